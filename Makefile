@@ -23,7 +23,9 @@ PYTEST_ARGS ?=
 # On Linux, PyPI's torch brings CUDA with it (several GB). For the CPU build, where it can be reached:
 #   make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
+ifneq ($(strip $(TORCH_INDEX)),)
 export PIP_EXTRA_INDEX_URL := $(strip $(PIP_EXTRA_INDEX_URL) $(TORCH_INDEX))
+endif
 
 BASE := $(VENV)/.stamp-base
 REPORT := $(VENV)/.stamp-report
