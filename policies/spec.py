@@ -1,0 +1,77 @@
+"""What a policy may know of the system before it has seen an observation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+#: context limit of a device that has none [tokens]; small enough to add to without overflow
+NO_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class RouterSpec:
+    """Static facts of one router: sizes of its observations, its clock and its objective.
+
+    Attributes:
+        window: W, rows of the visible queue [requests].
+        devices: G, number of devices.
+        slots: largest batch limit, B_max [requests]; the second axis of ``active``.
+        period_s: decision interval [s].
+        context_limit: (G,) most tokens s + o that a device's model takes; ``NO_LIMIT`` if none.
+        objective: weights and limits of the reward (``alpha`` ... ``tail_ttft_s``).
+        horizon_periods: T, length of an episode [periods].
+        scenario: name of the scenario.
+    """
+
+    window: int
+    devices: int
+    slots: int
+    period_s: float
+    context_limit: tuple[int, ...]
+    objective: Any
+    horizon_periods: int
+    scenario: str
+
+    @classmethod
+    def from_env(cls, env: Any) -> RouterSpec:
+        """Read the facts from an environment: single or vector, wrapped or not.
+
+        Raises:
+            ValueError: if ``env`` is no LLMRoute environment.
+        """
+        if isinstance(env, cls):
+            return env
+        scenario = _attribute(env, "scenario")
+        cluster = _attribute(env, "spec_cluster")
+        limits = tuple(
+            NO_LIMIT if limit is None or not 0 < limit < NO_LIMIT else int(limit)
+            for limit in cluster.context_limit
+        )
+        return cls(
+            window=int(scenario.router.window),
+            devices=len(cluster.batch_limit),
+            slots=int(max(cluster.batch_limit)),
+            period_s=float(scenario.period_s),
+            context_limit=limits,
+            objective=scenario.objective,
+            horizon_periods=int(scenario.horizon_periods),
+            scenario=str(scenario.name),
+        )
+
+
+def _attribute(env: Any, name: str) -> Any:
+    """Find ``name`` on the innermost environment; of many environments, the first one's."""
+    for holder in (getattr(env, "unwrapped", env), env):
+        if hasattr(holder, name):
+            return getattr(holder, name)
+        for method in ("get_attr", "call"):  # vector environments of SB3 and of gymnasium
+            if hasattr(holder, method):
+                try:
+                    return getattr(holder, method)(name)[0]
+                except (AttributeError, IndexError, TypeError):
+                    continue
+    raise ValueError(
+        f"{type(env).__name__} is not an LLMRoute environment: it has no `{name}`; "
+        'make one with gymnasium.make("llmroute_env:LLMRoute-v0", scenario=...)'
+    )
