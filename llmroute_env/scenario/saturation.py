@@ -1,0 +1,149 @@
+"""Offered load of a scenario: how near to saturation its slots and its memory are."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from llmroute_env.scenario.cluster import Cluster
+from llmroute_env.scenario.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from llmroute_env.cluster.timing import IterationTiming
+    from llmroute_env.scenario.models import Scenario
+    from llmroute_env.workload.table import Ints
+
+
+class Limits(NamedTuple):
+    """What one device of the scenario holds, and how long its iterations last."""
+
+    batch_limit: int  #: B [requests]
+    kv_limit: int  #: M [tokens]
+    context_limit: int | None  #: largest s + o [tokens], None where there is no limit
+    timing: IterationTiming
+
+
+class OfferedLoad(NamedTuple):
+    """Load as a share of what the devices can serve; the larger one binds, 1 is saturation.
+
+    With iteration times that depend on the batch, the capacity is that of full devices: batch
+    min(B, M / mean KV of an active request), at its own iteration time. Requests that no device
+    can hold are left out; recomputation after preemption is not foreseen. Everything is NaN
+    where the scenario's trace file is missing.
+    """
+
+    slots: float  #: request-iterations offered per slot-iteration available
+    kv: float  #: KV token-iterations offered per token-iteration available
+    peak: float  #: the larger of the two while the arrival rate is highest
+    iteration_s: float  #: iteration time of a full device [s]
+    requests: float  #: expected requests in an episode
+    rejected_share: float  #: share of requests over the KV or context limit
+
+    @property
+    def rho(self) -> float:
+        """The load of the resource that binds."""
+        return max(self.slots, self.kv)
+
+    @property
+    def binding(self) -> str:
+        """``slots`` or ``kv``."""
+        return "kv" if self.kv > self.slots else "slots"
+
+
+def limits(scenario: Scenario) -> Limits:
+    """B, M, context limit and timing of a device, from the planner where the scenario says so.
+
+    Raises:
+        ScenarioError: the model does not fit the device, or a profile is missing.
+    """
+    try:
+        return _limits(scenario.cluster)
+    except ScenarioError:
+        raise
+    except ValueError as error:
+        raise ScenarioError(f"scenario {scenario.name}: cluster: {error}") from None
+
+
+@lru_cache(maxsize=64)
+def _limits(cluster: Cluster) -> Limits:
+    from llmroute_env.cluster import timing as timings
+
+    batch, kv, context = cluster.batch_limit, cluster.kv_limit, cluster.context_limit
+    timing = cluster.timing
+    if timing.kind == "constant":
+        assert batch is not None  # validated: a constant timing needs both
+        assert kv is not None
+        return Limits(batch, kv, context, timings.constant(timing.iteration_s, batch))
+    from llmroute_env.cluster.memory import plan
+
+    inputs = {} if cluster.memory is None else cluster.memory.model_dump(exclude_none=True)
+    planned = plan(timing.device, timing.model, timing.tp, kv_block=cluster.kv_block, **inputs)
+    # A batch or KV limit that the scenario gives stands for an engine configured that way.
+    batch = planned.batch_limit if batch is None else batch
+    kv = planned.kv_limit if kv is None else kv
+    context = planned.context_limit if context is None else context
+    table = timings.from_profile(
+        timing.device, timing.model, timing.tp, batch, overhead_s=timing.overhead_s
+    )
+    return Limits(batch, kv, context, table)
+
+
+def offered_load(scenario: Scenario) -> OfferedLoad:
+    """See :class:`OfferedLoad`."""
+    from llmroute_env.workload.traces import TraceMissingError
+
+    try:
+        return _offered(scenario)
+    except TraceMissingError:
+        return OfferedLoad(*(math.nan,) * len(OfferedLoad._fields))
+
+
+@lru_cache(maxsize=64)
+def _offered(scenario: Scenario) -> OfferedLoad:
+    from llmroute_env.workload import arrivals, replay
+
+    device = limits(scenario)
+    process, horizon_s = scenario.workload.arrivals, scenario.horizon_s
+    prompt, decode = _lengths(scenario)
+    if process.kind == "trace":
+        requests = float(replay.arrivals_within(scenario))
+        rate = peak_rate = requests / horizon_s
+    else:
+        rate = arrivals.mean_rate(process, horizon_s)
+        peak_rate = arrivals.peak_rate(process, horizon_s)
+        requests = rate * horizon_s
+
+    largest = min(device.kv_limit, device.context_limit or device.kv_limit)
+    fits = prompt + decode <= largest
+    share = float(fits.mean()) if len(fits) else 0.0
+    if share == 0.0:
+        return OfferedLoad(0.0, 0.0, 0.0, device.timing.iteration_s(1, 0), requests, 1.0)
+    s, o = prompt[fits].astype(np.float64), decode[fits].astype(np.float64)
+    iterations = share * float(o.mean())  # per arriving request
+    kv_tokens = share * float((o * s + 0.5 * o * (o + 1.0)).mean())  # sum of s + age + 1
+    held = kv_tokens / iterations
+    batch = max(1, min(device.batch_limit, int(device.kv_limit / held)))
+    iteration_s = device.timing.iteration_s(batch, batch * held)
+
+    per_device = rate * iteration_s / scenario.cluster.devices
+    slots = per_device * iterations / device.batch_limit
+    kv = per_device * kv_tokens / device.kv_limit
+    peak = max(slots, kv) * peak_rate / rate
+    return OfferedLoad(slots, kv, peak, iteration_s, requests, 1.0 - share)
+
+
+def _lengths(scenario: Scenario) -> tuple[Ints, Ints]:
+    """An equally weighted sample of (prompt, decode) that stands for the scenario's lengths."""
+    from llmroute_env.workload import lengths, replay
+
+    spec = scenario.workload.lengths
+    if spec.kind != "trace":
+        return lengths.grid(spec)
+    trace = replay.trace_of(scenario)
+    if scenario.workload.arrivals.kind != "trace":
+        return trace.prompt, trace.decode
+    count = replay.arrivals_within(scenario)
+    return trace.prompt[:count], trace.decode[:count]

@@ -1,0 +1,8 @@
+"""Workloads: arrivals, lengths, predicted lengths, traces. ``generate`` draws one episode."""
+
+from __future__ import annotations
+
+from llmroute_env.workload.generate import generate, prepare
+from llmroute_env.workload.table import RequestTable, Streams
+
+__all__ = ["RequestTable", "Streams", "generate", "prepare"]
