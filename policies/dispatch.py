@@ -1,0 +1,188 @@
+"""The compiled decision of all load balancers: score the devices, send, score again.
+
+The rules and their sources are documented with the classes in ``policies.load_balancing``.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from llmroute_env.jit import compiled
+from llmroute_env.spaces import Active, Device, Queue
+from policies.rng import below
+
+
+class Rule(IntEnum):
+    """How a device is scored or drawn."""
+
+    RANDOM = 0
+    ROUND_ROBIN = 1
+    OUTSTANDING = 2
+    VLLM = 3
+    VLLM_KV = 4
+    TOKENS = 5
+    KV_TOKEN_STEPS = 6
+
+
+class Params(NamedTuple):
+    """Constants of a load balancer."""
+
+    rule: int  #: a ``Rule``
+    sample: int  #: devices compared for each request; 0 for all of them
+
+
+class Memory(NamedTuple):
+    """What survives to the next period."""
+
+    rng: np.ndarray  #: (1,) uint64
+    pointer: np.ndarray  #: (1,) int64, device at which the next search starts
+
+
+class Scratch(NamedTuple):
+    """Working space."""
+
+    score: np.ndarray  #: (G,) float64
+    waiting: np.ndarray  #: (G,) float64, FIFO length with what was just sent
+    up: np.ndarray  #: (G,) int64, the devices that are up, in no particular order
+
+
+@compiled
+def _vllm_score(devices: np.ndarray, g: int, waiting: float, with_kv: bool) -> float:
+    running = devices[g, Device.ACTIVE]
+    if not with_kv:
+        return 4.0 * waiting + running  # type: ignore[no-any-return]
+    share = np.float64(devices[g, Device.KV_USED]) / np.float64(devices[g, Device.KV_LIMIT])
+    return waiting + running + 6.0 * waiting * max(0.0, share - 0.5)  # type: ignore[no-any-return]
+
+
+@compiled
+def _kv_token_steps(kv: float, steps: float) -> float:
+    """Sum of a request's KV tokens over its remaining iterations: kv + 1, ..., kv + steps."""
+    return steps * kv + 0.5 * steps * (steps + 1.0)
+
+
+@compiled
+def _predicted_work(devices: np.ndarray, active: np.ndarray, g: int, rule: int) -> float:
+    fifo = np.float64(devices[g, Device.FIFO_PREDICTED])
+    work: float = fifo
+    if rule == Rule.KV_TOKEN_STEPS and fifo > 0.0:
+        length = max(np.float64(devices[g, Device.FIFO_LENGTH]), 1.0)
+        tokens = np.float64(devices[g, Device.FIFO_TOKENS])
+        work = length * _kv_token_steps(tokens / length, fifo / length)
+    for slot in range(int(devices[g, Device.ACTIVE])):
+        left = np.float64(active[g, slot, Active.REMAINING])
+        if rule == Rule.TOKENS:
+            work += left
+        else:
+            work += _kv_token_steps(np.float64(active[g, slot, Active.KV]), left)
+    return work
+
+
+@compiled
+def _score(devices: np.ndarray, active: np.ndarray, g: int, rule: int, waiting: float) -> float:
+    """Score of a device as the telemetry shows it."""
+    if rule == Rule.OUTSTANDING:
+        return devices[g, Device.ACTIVE] + waiting  # type: ignore[no-any-return]
+    if rule in (Rule.VLLM, Rule.VLLM_KV):
+        return _vllm_score(devices, g, waiting, rule == Rule.VLLM_KV)
+    if rule in (Rule.TOKENS, Rule.KV_TOKEN_STEPS):
+        return _predicted_work(devices, active, g, rule)
+    return 0.0
+
+
+@compiled
+def _smallest(score: np.ndarray, up: np.ndarray, pointer: int, n: int) -> int:
+    """Index into ``up[:n]`` of the smallest score; of equals, the first at or after ``pointer``."""
+    devices = score.shape[0]
+    best, best_turn = 0, devices
+    best_score = np.inf
+    for i in range(n):
+        g = up[i]
+        turn = g - pointer
+        if turn < 0:
+            turn += devices
+        if score[g] < best_score or (score[g] == best_score and turn < best_turn):
+            best, best_turn, best_score = i, turn, score[g]
+    return best
+
+
+@compiled
+def decide(
+    queue: np.ndarray,
+    queue_id: np.ndarray,
+    devices: np.ndarray,
+    active: np.ndarray,
+    clock: np.ndarray,  # noqa: ARG001  (the signature is shared)
+    params: Params,
+    memory: Memory,
+    scratch: Scratch,
+    action: np.ndarray,
+) -> None:
+    """Send every visible request, in queue order. Shapes: ``policies.base.Kernels``."""
+    action[:] = 0
+    if queue_id[0] < 0:
+        return
+    rule = params.rule
+    score, waiting, up = scratch.score, scratch.waiting, scratch.up
+    n_up = 0
+    for g in range(devices.shape[0]):
+        if devices[g, Device.UP] > 0.0:
+            up[n_up] = g
+            n_up += 1
+            waiting[g] = devices[g, Device.FIFO_LENGTH]
+            score[g] = _score(devices, active, g, rule, waiting[g])
+    if n_up == 0:
+        return
+    for i in range(queue_id.shape[0]):
+        if queue_id[i] < 0:
+            break
+        compared = n_up
+        if 0 < params.sample < n_up:
+            compared = params.sample
+            for j in range(compared):  # the first steps of a Fisher-Yates shuffle
+                k = j + below(memory.rng, n_up - j)
+                up[j], up[k] = up[k], up[j]
+        if rule == Rule.RANDOM:
+            g = up[below(memory.rng, n_up)]
+        else:
+            g = up[_smallest(score, up, memory.pointer[0], compared)]
+            memory.pointer[0] = (g + 1) % devices.shape[0]
+        waiting[g] += 1.0
+        if rule == Rule.TOKENS:
+            score[g] += queue[i, Queue.PREDICTED]
+        elif rule == Rule.KV_TOKEN_STEPS:
+            prompt = np.float64(queue[i, Queue.PROMPT])
+            score[g] += _kv_token_steps(prompt, np.float64(queue[i, Queue.PREDICTED]))
+        elif rule != Rule.RANDOM and rule != Rule.ROUND_ROBIN:
+            score[g] = _score(devices, active, g, rule, waiting[g])
+        action[i] = g + 1
+
+
+@compiled
+def decide_lanes(
+    queue: np.ndarray,
+    queue_id: np.ndarray,
+    devices: np.ndarray,
+    active: np.ndarray,
+    clock: np.ndarray,
+    params: Params,
+    memory: Memory,
+    scratch: Scratch,
+    action: np.ndarray,
+) -> None:
+    """Decide a batch: everything but params and scratch has a leading lane axis."""
+    for lane in range(queue.shape[0]):
+        decide(
+            queue[lane],
+            queue_id[lane],
+            devices[lane],
+            active[lane],
+            clock[lane],
+            params,
+            Memory(memory.rng[lane], memory.pointer[lane]),
+            scratch,
+            action[lane],
+        )

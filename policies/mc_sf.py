@@ -1,0 +1,189 @@
+"""MC-SF: memory-constrained shortest first, with a look at every predicted completion.
+
+The look ahead is ``policies.completions``; which device can start a request at all, and which of
+several gets it, is ``policies.startable``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from llmroute_env.jit import compiled
+from llmroute_env.spaces import Queue
+from policies.base import Build, Kernels, Policy
+from policies.central import CentralParameters
+from policies.completions import Profile, build_profile, holds, insert, plan, profile
+from policies.ordering import heapify, pop
+from policies.startable import Room, fits, measure, preference, room, take
+
+
+class Params(NamedTuple):
+    """Constants."""
+
+    fit: int  #: a ``policies.startable.Fit``
+    skip: bool  #: go on behind a request that fits nowhere
+    context: np.ndarray  #: (G,) int64, context limit [tokens]
+
+
+class Memory(NamedTuple):
+    """What survives to the next period."""
+
+    pointer: np.ndarray  #: (1,) int64, device that wins the next tie
+
+
+class Scratch(NamedTuple):
+    """Working space."""
+
+    room: Room
+    profile: Profile
+    key: np.ndarray  #: (W,) float64
+    heap: np.ndarray  #: (W,) int64
+
+
+@compiled
+def _place(
+    devices: np.ndarray,
+    active: np.ndarray,
+    prompt: float,
+    predicted: float,
+    params: Params,
+    pointer: int,
+    scratch: Scratch,
+) -> int:
+    """Return the device for a request, -1 if it fits nowhere; equals go round."""
+    peaks, rooms = scratch.profile, scratch.room
+    chosen = -1
+    best = np.inf
+    for turn in range(devices.shape[0]):
+        g = (pointer + turn) % devices.shape[0]
+        limit = min(rooms.limit[g], np.float64(params.context[g]))
+        if not fits(rooms, g, prompt + 1.0) or limit - prompt < 1.0:
+            continue
+        value = preference(rooms, g, prompt + 1.0, params.fit)
+        if value >= best:
+            continue
+        if peaks.n[g] < 0:
+            build_profile(devices, active, g, limit, peaks)
+        if holds(peaks, g, prompt, plan(predicted, limit - prompt), rooms.limit[g]):
+            chosen, best = g, value
+    return chosen
+
+
+@compiled
+def decide(
+    queue: np.ndarray,
+    queue_id: np.ndarray,
+    devices: np.ndarray,
+    active: np.ndarray,
+    clock: np.ndarray,  # noqa: ARG001  (the signature is shared)
+    params: Params,
+    memory: Memory,
+    scratch: Scratch,
+    action: np.ndarray,
+) -> None:
+    """Admit in ascending predicted length. Shapes: ``policies.base.Kernels``."""
+    action[:] = 0
+    if queue_id[0] < 0:
+        return
+    rooms, peaks, key, heap = scratch.room, scratch.profile, scratch.key, scratch.heap
+    open_devices = measure(devices, rooms)
+    if open_devices == 0:
+        return
+    peaks.n[:] = -1
+    n = 0
+    while n < queue_id.shape[0] and queue_id[n] >= 0:
+        key[n] = queue[n, Queue.PREDICTED]
+        heap[n] = n
+        n += 1
+    heapify(key, heap, n)
+    while n > 0 and open_devices > 0:
+        i = pop(key, heap, n)
+        n -= 1
+        prompt = np.float64(queue[i, Queue.PROMPT])
+        g = _place(devices, active, prompt, key[i], params, memory.pointer[0], scratch)
+        if g < 0:
+            if params.skip:
+                continue
+            break
+        action[i] = g + 1
+        memory.pointer[0] = (g + 1) % devices.shape[0]
+        limit = min(rooms.limit[g], np.float64(params.context[g]))
+        insert(peaks, g, prompt, plan(key[i], limit - prompt))
+        if take(rooms, g, prompt + 1.0):
+            open_devices -= 1
+
+
+@compiled
+def decide_lanes(
+    queue: np.ndarray,
+    queue_id: np.ndarray,
+    devices: np.ndarray,
+    active: np.ndarray,
+    clock: np.ndarray,
+    params: Params,
+    memory: Memory,
+    scratch: Scratch,
+    action: np.ndarray,
+) -> None:
+    """Decide a batch: everything but params and scratch has a leading lane axis."""
+    for lane in range(queue.shape[0]):
+        decide(
+            queue[lane],
+            queue_id[lane],
+            devices[lane],
+            active[lane],
+            clock[lane],
+            params,
+            Memory(memory.pointer[lane]),
+            scratch,
+            action[lane],
+        )
+
+
+class McSf(Policy):
+    """MC-SF, memory-constrained shortest first. Information: predicted.
+
+    In ascending ô (ties by age), admit a request on a device if at every predicted completion
+    time t of the device's requests, the newcomer included, sum of (kv + iterations until t) over
+    the requests still there at t stays within M, and a batch slot is free. Stop at the first that
+    fits nowhere, as published, or go on behind it with ``skip=true``.
+
+    Plan lengths are clip(round(ô), 1, min(M, context) - s) for a newcomer and, for an active
+    request, round(max(ô - emitted, 1)) under the same limit; an iteration that is running counts
+    as done, and a request that should end with it stays for one more (``policies.startable``).
+    The paper has one device; of several that fit, ``fit`` chooses. Its check covers completions
+    after the newcomer's own, too: a batch that is already predicted to overflow admits nobody.
+
+    Source: Jaillet, Jiang, Mellou, Molinaro, Podimata, Zhou, "Online scheduling for LLM inference
+    with KV cache constraints", arXiv 2502.07115, algorithm MC-SF.
+    """
+
+    name = "mc_sf"
+    information = "predicted"
+    kernels: ClassVar[Kernels] = Kernels(decide, decide_lanes)
+
+    class Parameters(CentralParameters):
+        """``skip``: pass over a request that fits nowhere instead of stopping at it."""
+
+        skip: bool = False
+
+    parameters: Parameters
+
+    def build(self) -> Build:
+        """Return params, the memory of one fresh lane, and scratch."""
+        g, w = self.spec.devices, self.spec.window
+        return Build(
+            Params(
+                int(self.parameters.fit_code),
+                self.parameters.skip,
+                np.array(self.spec.context_limit, np.int64),
+            ),
+            Memory(np.zeros(1, np.int64)),
+            Scratch(room(g), profile(g, self.spec.slots), np.zeros(w), np.zeros(w, np.int64)),
+        )
+
+    def diagnostics(self) -> dict[str, Any]:
+        """Return the device that wins the next tie."""
+        return {"pointer": int(self.memory.pointer[0])}

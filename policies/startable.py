@@ -1,0 +1,110 @@
+"""What a device can start at its next iteration boundary: shared by all central policies.
+
+A central policy holds requests at the router and sends one only when it will join the batch at
+the next boundary. Seen from the telemetry of a period's start, a request of s prompt tokens does
+so on device g when
+
+    active + FIFO + just sent < B                                          (batch slots)
+    sum over active of (kv + 1 + m) + sum over FIFO and just sent of (kv + 1) + (s + 1) <= M
+
+where kv = s + emitted now, and m = 1 if an iteration is running (it adds a token to every active
+request before the boundary), else 0. With a constant iteration time equal to the period no
+iteration runs when the router decides, and the rule is exactly the device's own admission rule.
+Otherwise it errs on the safe side: a request that ends at the boundary still counts.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from llmroute_env.jit import compiled
+from llmroute_env.spaces import Device
+
+
+class Fit(IntEnum):
+    """Which of the devices that can start a request gets it."""
+
+    BEST = 0  #: the least KV left after placement (best fit)
+    BALANCE = 1  #: the smallest share of M in use after placement
+
+
+class Room(NamedTuple):
+    """Working space: what is left of every device."""
+
+    slots: np.ndarray  #: (G,) int64, free batch slots; 0 or less where none, or down
+    free: np.ndarray  #: (G,) float64, KV tokens free in the iteration at the boundary
+    limit: np.ndarray  #: (G,) float64, KV limit M [tokens]
+
+
+def room(devices: int) -> Room:
+    """Allocate the working space for G devices."""
+    return Room(np.zeros(devices, np.int64), np.zeros(devices), np.zeros(devices))
+
+
+@compiled
+def running(devices: np.ndarray, g: int) -> int:
+    """Tell (1 or 0) whether an iteration runs on a device: m of the formula above."""
+    return 1 if devices[g, Device.TIME_TO_END] > 0.0 else 0
+
+
+@compiled
+def measure(devices: np.ndarray, room: Room) -> int:
+    """Fill ``room`` from the telemetry; return the number of devices with a free slot."""
+    open_devices = 0
+    for g in range(devices.shape[0]):
+        active = np.float64(devices[g, Device.ACTIVE])
+        fifo = np.float64(devices[g, Device.FIFO_LENGTH])
+        limit = np.float64(devices[g, Device.KV_LIMIT])
+        batch_kv = devices[g, Device.KV_USED] + active * (1 + running(devices, g))
+        room.limit[g] = limit
+        room.free[g] = limit - batch_kv - devices[g, Device.FIFO_TOKENS] - fifo
+        room.slots[g] = 0
+        if devices[g, Device.UP] > 0.0:
+            room.slots[g] = int(devices[g, Device.BATCH_LIMIT] - active - fifo)
+        if room.slots[g] > 0:
+            open_devices += 1
+    return open_devices
+
+
+@compiled
+def fits(room: Room, g: int, need: float) -> bool:
+    """Tell whether ``need`` = s + 1 tokens can start on a device."""
+    return room.slots[g] > 0 and room.free[g] >= need  # type: ignore[no-any-return]
+
+
+@compiled
+def preference(room: Room, g: int, need: float, fit: int) -> float:
+    """Smaller is better: KV left after placement, or with ``BALANCE`` minus its share of M."""
+    left = room.free[g] - need
+    return left if fit == Fit.BEST else -left / room.limit[g]  # type: ignore[no-any-return]
+
+
+@compiled
+def place(room: Room, need: float, fit: int, pointer: int) -> int:
+    """Return the device for ``need`` tokens, -1 if none can start it.
+
+    Equals go round: the first at or after ``pointer``.
+    """
+    devices = room.slots.shape[0]
+    chosen = -1
+    best = np.inf
+    for turn in range(devices):
+        g = pointer + turn
+        if g >= devices:
+            g -= devices
+        if fits(room, g, need):
+            value = preference(room, g, need, fit)
+            if value < best:
+                chosen, best = g, value
+    return chosen
+
+
+@compiled
+def take(room: Room, g: int, need: float) -> bool:
+    """Book ``need`` tokens and a slot on a device; tell whether that was its last slot."""
+    room.free[g] -= need
+    room.slots[g] -= 1
+    return room.slots[g] == 0  # type: ignore[no-any-return]
