@@ -16,6 +16,8 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from llmroute_env.scenario.loading import config_directory
+
 GIB = float(2**30)
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -80,12 +82,14 @@ class AttentionProfile(_Strict):
         decode_overhead_s: part of the decode kernel that no KV byte explains [s per layer].
         decode_s_per_byte: decode kernel time per KV byte read [s/byte].
         prefill_overhead_s: the same for the prefill kernel [s per layer].
+        prefill_s_per_query: prefill kernel time per query value, tokens * heads * head_dim [s].
         prefill_s_per_flop: prefill kernel time per floating-point operation [s].
     """
 
     decode_overhead_s: NonNegative
     decode_s_per_byte: Positive
     prefill_overhead_s: NonNegative
+    prefill_s_per_query: NonNegative
     prefill_s_per_flop: Positive
 
 
@@ -119,7 +123,8 @@ class LayerProfile(_Strict):
     Attributes:
         layer: time of one transformer layer by tokens in the batch.
         head: embedding and output projection, once an iteration, by tokens in the batch.
-        prefill_us_per_token: slope of ``layer`` where it is compute-bound [microseconds/token].
+        prefill_us_per_token: what a prefill token adds to a decode batch, one layer, where the
+            operators are compute-bound [microseconds/token].
     """
 
     layer: Table
@@ -241,7 +246,7 @@ def profile_path(name: str | Path, kind: str) -> Path:
         if not path.is_file():
             raise ValueError(f"timing.{kind}: no such file: {path}")
         return path
-    folder = profile_directory() / f"{kind}s"
+    folder = config_directory() / f"{kind}s"
     path = folder / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml"))) or "none"
@@ -249,10 +254,3 @@ def profile_path(name: str | Path, kind: str) -> Path:
             f"timing.{kind} = {name!r} is unknown; known: {known} (or a path to a YAML file)"
         )
     return path
-
-
-def profile_directory() -> Path:
-    """``configs/`` inside the installed package, or beside it in the repository."""
-    package = Path(__file__).resolve().parents[1]
-    inside = package / "configs"
-    return inside if inside.is_dir() else package.parent / "configs"

@@ -173,10 +173,14 @@ class ProfiledTimes:
 
     def prefill_attention_s(self, tokens: float, context: float = 0.0) -> float:
         """Attention of ``tokens`` new ones after ``context`` cached ones, all layers [s]."""
-        pairs = tokens * (context + tokens / 2)
-        flops = 4.0 * self.model.heads * self.model.head_dim / self.tp * pairs
+        width = self.model.heads * self.model.head_dim / self.tp
+        pairs = tokens * (context + tokens / 2)  # a token sees what precedes it
         kernel = self.device.attention
-        return self.model.layers * (kernel.prefill_overhead_s + kernel.prefill_s_per_flop * flops)
+        return self.model.layers * (
+            kernel.prefill_overhead_s
+            + kernel.prefill_s_per_query * width * tokens
+            + kernel.prefill_s_per_flop * 4.0 * width * pairs
+        )
 
     def prefill_s(self, reference_tokens: int) -> float:
         """Cost of a prefill token [s], attention averaged over a prompt of the given length."""
