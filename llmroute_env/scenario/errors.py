@@ -65,7 +65,8 @@ def _message(fault: Mapping[str, Any], data: Any) -> str:
     if kind == "value_error":
         text = str(context["error"])
         if text.startswith("must be"):  # a field's own check
-            return f"{key} = {shown(value)}: {text}, got {type(value).__name__}"
+            unit = " of seconds" if key.endswith("_s") else ""
+            return f"{key} = {shown(value)}: {text}{unit}"
         return f"{key}.{text}" if key else text  # a section's check names its key itself
     comparison = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
     for bound, words in comparison.items():

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
-def _number(value: Any) -> Any:
-    """Refuse what pydantic would quietly turn into a number: true, '3'; accept numpy's."""
-    if isinstance(value, bool | str) or not isinstance(value, Real):
+def _number(value: object) -> object:
+    """Refuse what pydantic would quietly turn into a number: true, '3'."""
+    if isinstance(value, bool | str):
         raise ValueError("must be a number")  # noqa: TRY004 (pydantic collects ValueError)
-    return value if isinstance(value, int | float) else value.__float__()
+    return value
 
 
-def _integer(value: Any) -> Any:
-    if isinstance(value, bool | str) or not isinstance(value, Real):
+def _integer(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("must be an integer")  # noqa: TRY004
-    if isinstance(value, Integral):
-        return int(value)
-    number = float(value)  # 1e4 is an integer for a person
-    if not number.is_integer():
+    if not float(value).is_integer():  # 1e4 is an integer for a person
         raise ValueError("must be an integer")
-    return int(number)
+    return int(value)
 
 
 Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]

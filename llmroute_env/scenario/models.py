@@ -18,6 +18,10 @@ from llmroute_env.scenario.workload import Prediction, Workload
 if TYPE_CHECKING:
     from llmroute_env.scenario.saturation import OfferedLoad
 
+_SHORTEST_S = 1e-6
+_LONGEST_S = 4e9  #: half of what int64 nanoseconds hold, so that sums of two times hold too
+_MOST_REQUESTS = 1e8
+
 
 class Scenario(Section):
     """A validated, immutable scenario. See ``configs/scenarios`` for examples.
@@ -51,21 +55,68 @@ class Scenario(Section):
                 f"warmup_s = {self.warmup_s:g}: must be below the horizon, horizon_periods * "
                 f"period_s = {self.horizon * self.period_s:g} s"
             )
+        self._numbers_hold()
         self._requests_fit()
+        self._trace_format()
         return self
+
+    def _numbers_hold(self) -> None:
+        """Refuse what overflows: the clock counts int64 nanoseconds, request ids are int32."""
+        if self.period_s < _SHORTEST_S:
+            raise ValueError(f"period_s = {self.period_s:g}: must be at least {_SHORTEST_S:g} s")
+        timing = self.cluster.timing
+        if timing.kind == "constant" and timing.iteration_s < _SHORTEST_S:
+            raise ValueError(
+                f"cluster.timing.iteration_s = {timing.iteration_s:g}: must be at least "
+                f"{_SHORTEST_S:g} s"
+            )
+        periods = (self.horizon or 1) + (self.max_drain_periods if self.drain else 0)
+        if periods * self.period_s > _LONGEST_S:
+            raise ValueError(
+                f"horizon_periods = {self.horizon}: with period_s and max_drain_periods an episode "
+                f"lasts {periods * self.period_s:g} s, must be at most {_LONGEST_S:g} s"
+            )
+        arrivals = self.workload.arrivals
+        if arrivals.kind != "trace" and self.horizon is not None:
+            from llmroute_env.workload.arrivals import mean_rate
+
+            horizon_s = self.horizon * self.period_s
+            requests = mean_rate(arrivals, horizon_s) * horizon_s
+            if requests > _MOST_REQUESTS:
+                raise ValueError(
+                    f"workload.arrivals: {requests:.3g} requests in the horizon, must be at most "
+                    f"{_MOST_REQUESTS:g}"
+                )
+
+    def _trace_format(self) -> None:
+        trace = self.workload.trace
+        if trace is not None:
+            from llmroute_env.workload.traces import FORMATS
+
+            names = ["auto", *FORMATS]
+            if trace.format not in names:
+                raise ValueError(
+                    f"workload.trace.format = {trace.format!r}: must be one of {', '.join(names)}"
+                )
 
     def _requests_fit(self) -> None:
         """Refuse limits under which not even the smallest request of the workload fits."""
         lengths, cluster = self.workload.lengths, self.cluster
+        smallest = 2
         if lengths.kind == "lognormal":
             smallest = lengths.prompt.min + lengths.decode.min
-            for key in ("context_limit", "kv_limit"):
-                limit = getattr(cluster, key)
-                if limit is not None and limit < smallest:
-                    raise ValueError(
-                        f"cluster.{key} = {limit}: must be at least {smallest}, the smallest "
-                        "request (workload.lengths.prompt.min + workload.lengths.decode.min)"
-                    )
+        elif lengths.kind == "quantiles":
+            from llmroute_env.workload.quantiles import load_table
+
+            table = load_table(lengths.table)
+            smallest = int(table.prompt.value[0] + table.decode.value[0])
+        for key in ("context_limit", "kv_limit"):
+            limit = getattr(cluster, key)
+            if limit is not None and limit < smallest:
+                raise ValueError(
+                    f"cluster.{key} = {limit}: must be at least {smallest}, the s + o of the "
+                    "smallest request of workload.lengths"
+                )
         trace = self.workload.trace
         if (
             trace is not None

@@ -32,7 +32,7 @@ def read_yaml(text: str) -> Any:
     Raises:
         yaml.YAMLError: the text is not YAML.
     """
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
+    return yaml.load(text, Loader=_Loader)
 
 
 def parse_assignments(items: Iterable[str]) -> dict[str, Any]:
@@ -115,7 +115,9 @@ def _suggestion(parts: list[str], depth: int, data: Mapping[str, Any]) -> str:
     by_word: dict[str, str] = {}
     for path in everywhere:
         by_word.setdefault(path.rsplit(".", 1)[-1], path)
-    here = {key: f"{prefix}.{key}" if prefix else key for key in schema.keys_at(parts[:depth], data)}
+    here = {
+        key: f"{prefix}.{key}" if prefix else key for key in schema.keys_at(parts[:depth], data)
+    }
     if word in by_word:
         return f"; did you mean {by_word[word]}?"
     for known, name in ((here, parts[depth]), (by_word, word)):

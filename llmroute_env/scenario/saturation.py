@@ -124,6 +124,7 @@ def _offered(scenario: Scenario) -> OfferedLoad:
     s, o = prompt[fits].astype(np.float64), decode[fits].astype(np.float64)
     iterations = share * float(o.mean())  # per arriving request
     kv_tokens = share * float((o * s + 0.5 * o * (o + 1.0)).mean())  # sum of s + age + 1
+    kv_tokens += iterations * 0.5 * (scenario.cluster.kv_block - 1)  # the last block, half full
     held = kv_tokens / iterations
     batch = max(1, min(device.batch_limit, int(device.kv_limit / held)))
     iteration_s = device.timing.iteration_s(batch, batch * held)

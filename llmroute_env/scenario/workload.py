@@ -16,6 +16,8 @@ from llmroute_env.scenario.fields import (
     Section,
 )
 
+Spread = Annotated[Number, Field(ge=0, le=10)]  #: of a logarithm; 10 is a factor of 22,000
+
 # --- arrivals ------------------------------------------------------------------------------------
 
 
@@ -70,7 +72,7 @@ class Lognormal(Section):
     """One token count: lognormal, rounded to an integer, clipped to ``[min, max]``."""
 
     mean: Positive  #: mean *before* clipping and rounding [tokens]: mu = ln(mean) - sigma^2 / 2
-    sigma: NonNegative  #: standard deviation of the logarithm
+    sigma: Spread  #: standard deviation of the logarithm
     min: Count = 1  #: smallest value [tokens]
     max: Count | None = None  #: largest value [tokens]; null: no clipping from above
 
@@ -135,6 +137,10 @@ class Trace(Section):
     def _path(self) -> Trace:
         if not self.path:
             raise ValueError("path = '': must name a trace file")
+        if self.format not in ("auto", "csv"):
+            for key in ("columns", "time_unit"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise ValueError(f"{key}: only with format = 'csv' or 'auto'")
         return self
 
 
@@ -173,7 +179,7 @@ class LognormalError(Section):
     """ô = o · exp(sigma·Z − sigma²/2): right on average, for each o."""
 
     kind: Literal["lognormal"] = "lognormal"
-    sigma: NonNegative
+    sigma: Spread
 
 
 class Biased(Section):
@@ -193,7 +199,7 @@ class Bucketed(Section):
 
     kind: Literal["bucketed"] = "bucketed"
     edges: tuple[Positive, ...] | None = None
-    width: Positive | None = None
+    width: Annotated[Number, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _one_of(self) -> Bucketed:

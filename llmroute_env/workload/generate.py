@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmroute_env.scenario.workload import Lengths
+from llmroute_env.scenario.workload import Bucketed, Lengths, Mean
 from llmroute_env.workload import arrivals, lengths, prediction, replay
 from llmroute_env.workload.prediction import LengthSample
 from llmroute_env.workload.table import RequestTable, Streams
-from llmroute_env.workload.traces import TraceData
 
 if TYPE_CHECKING:
     from llmroute_env.scenario import Scenario
+    from llmroute_env.workload.traces import TraceData
 
 
 def generate(scenario: Scenario, streams: Streams) -> RequestTable:
@@ -50,9 +50,10 @@ def generate(scenario: Scenario, streams: Streams) -> RequestTable:
         else:  # whole rows, so that prompt and decode length stay together
             rows = streams.lengths.integers(0, len(trace.prompt), count)
             prompt, decode = trace.prompt[rows], trace.decode[rows]
-    predicted = prediction.draw(
-        scenario.prediction, streams.prediction, decode, length_sample(scenario)
-    )
+    # Only what learns from the scenario's lengths pays for looking at them.
+    learns = isinstance(scenario.prediction, Bucketed | Mean)
+    sample = length_sample(scenario) if learns else None
+    predicted = prediction.draw(scenario.prediction, streams.prediction, decode, sample)
     return RequestTable(arrival_s, prompt, decode, predicted, np.zeros(count, np.int64))
 
 

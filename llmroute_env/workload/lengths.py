@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from llmroute_env.scenario.workload import Lengths, Lognormal, LognormalLengths, QuantileLengths
-from llmroute_env.workload.quantiles import QuantileTable, load_table
+from llmroute_env.workload.quantiles import load_table
 from llmroute_env.workload.table import Floats, Ints
 
+_NORMAL = NormalDist()
 _UNBOUNDED = 2.0**31 - 1.0  #: largest token count where a scenario sets no limit
 
 
@@ -42,13 +43,11 @@ def _marginal(spec: Lognormal) -> _Marginal:
     return _Marginal(mu, spec.sigma, float(spec.min), high)
 
 
-def _correlate(normal: Floats, spearman: float) -> Floats:
-    """Normals (R, 2) to uniforms (R, 2) of a Gaussian copula with that rank correlation."""
+def _correlate(normal: Floats, spearman: float) -> None:
+    """Give independent normals (R, 2) that rank correlation, in place."""
     pearson = 2.0 * math.sin(math.pi * spearman / 6.0)  # exact for the Gaussian copula
-    second = normal[:, 1] * math.sqrt(1.0 - pearson**2)
-    second += pearson * normal[:, 0]
-    normal[:, 1] = second
-    return np.asarray(ndtr(normal), np.float64)
+    normal[:, 1] *= math.sqrt(1.0 - pearson**2)
+    normal[:, 1] += pearson * normal[:, 0]
 
 
 def from_normals(lengths: Lengths, normal: Floats) -> tuple[Ints, Ints]:
@@ -67,8 +66,8 @@ def from_normals(lengths: Lengths, normal: Floats) -> tuple[Ints, Ints]:
     if isinstance(lengths, QuantileLengths):
         table = load_table(lengths.table)
         rank = table.spearman if lengths.correlation is None else lengths.correlation
-        uniform = _correlate(normal, rank)
-        return table.prompt.tokens(uniform[:, 0]), table.decode.tokens(uniform[:, 1])
+        _correlate(normal, rank)
+        return table.prompt.tokens(normal[:, 0]), table.decode.tokens(normal[:, 1])
     raise ValueError(f"workload.lengths.kind = {lengths.kind!r}: its lengths are not drawn")
 
 
@@ -94,9 +93,6 @@ def grid(lengths: Lengths, points: int = 512) -> tuple[Ints, Ints]:
     Returns:
         prompt and decode, (points * points,) int64 [tokens]; do not write to them.
     """
-    middle = ndtri((np.arange(points) + 0.5) / points)
+    middle = np.array([_NORMAL.inv_cdf((i + 0.5) / points) for i in range(points)])
     normal = np.stack(np.meshgrid(middle, middle, indexing="ij"), axis=-1).reshape(-1, 2)
     return from_normals(lengths, np.ascontiguousarray(normal))
-
-
-__all__ = ["QuantileTable", "draw", "from_normals", "grid"]

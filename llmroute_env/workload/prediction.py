@@ -73,7 +73,7 @@ def _known(prediction: Bucketed | Mean, sample: LengthSample) -> Buckets:
 
 
 def draw(
-    prediction: Prediction, rng: np.random.Generator, decode: Ints, sample: LengthSample
+    prediction: Prediction, rng: np.random.Generator, decode: Ints, sample: LengthSample | None
 ) -> Predicted:
     """Predict the decode lengths of one episode.
 
@@ -81,7 +81,7 @@ def draw(
         prediction: the prediction model.
         rng: the prediction stream; no other stream is touched.
         decode: (R,) true decode lengths [tokens].
-        sample: decode lengths of the scenario at large, for models that know its statistics.
+        sample: decode lengths of the scenario at large, for the bucketed and mean models.
 
     Returns:
         (R,) float32, positive, not rounded [tokens].
@@ -103,6 +103,7 @@ def draw(
             np.exp(predicted, out=predicted)
             predicted *= decode
         case Bucketed() | Mean():
+            assert sample is not None
             known = _known(prediction, sample)
             predicted = known.means[np.searchsorted(known.edges, decode, side="right")]
     return np.maximum(predicted.astype(np.float32), _LEAST)

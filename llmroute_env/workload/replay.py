@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmroute_env.scenario.saturation import limits
 from llmroute_env.scenario.workload import Trace
-from llmroute_env.workload.traces import TraceData, load_trace
 
 if TYPE_CHECKING:
     from llmroute_env.scenario import Scenario
+    from llmroute_env.workload.traces import TraceData
 
 
 @lru_cache(maxsize=8)
 def _load(options: Trace, context_limit: int | None, version: tuple[int, int]) -> TraceData:  # noqa: ARG001
+    from llmroute_env.workload.traces import load_trace  # pandas: only where a trace is read
+
     return load_trace(options, context_limit)
 
 
@@ -32,9 +35,9 @@ def trace_of(scenario: Scenario) -> TraceData:
     assert options is not None  # validated wherever a kind is trace
     path = Path(options.path).expanduser()
     if not path.is_file():
-        return load_trace(options)  # raises, with the message that belongs to it
+        return _load(options, None, (0, 0))  # raises, with the message that belongs to it
     stat = path.stat()
-    return _load(options, _context_limit(scenario), (stat.st_mtime_ns, stat.st_size))
+    return _load(options, limits(scenario).context_limit, (stat.st_mtime_ns, stat.st_size))
 
 
 def last_arrival_s(scenario: Scenario) -> float:
@@ -61,10 +64,3 @@ def arrivals_within(scenario: Scenario) -> int:
         beyond = len(trace.arrival_s) - count
         _warn_cut(trace.report.path, beyond, len(trace.arrival_s), scenario.horizon_periods)
     return count
-
-
-def _context_limit(scenario: Scenario) -> int | None:
-    """The context limit that rows are tested against, None where there is none."""
-    from llmroute_env.scenario.saturation import limits
-
-    return limits(scenario).context_limit

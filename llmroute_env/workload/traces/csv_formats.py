@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from llmroute_env.scenario.workload import Columns, Trace
 from llmroute_env.workload.traces.rows import (
@@ -15,6 +15,9 @@ from llmroute_env.workload.traces.rows import (
     seconds_since_first,
     tokens,
 )
+
+if TYPE_CHECKING:
+    pass
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
@@ -45,7 +48,7 @@ def _plain(path: Path, options: Trace) -> RawRows:
     names = (columns.arrival, columns.prompt, columns.decode)
     frame, lines = read_csv(path, names)
     arrival = frame[names[0]]
-    if pd.isna(pd.to_numeric(arrival.iloc[:1], errors="coerce")).any() and _is_date(arrival):
+    if _is_date(str(arrival.iloc[0])):
         arrival_s = seconds_since_first(path, arrival, lines)
     else:
         arrival_s = numbers(path, arrival, lines, 0.0) * _UNITS[options.time_unit]
@@ -53,9 +56,13 @@ def _plain(path: Path, options: Trace) -> RawRows:
     return RawRows(arrival_s, prompt, tokens(path, frame[names[2]], lines, 0), lines, names)
 
 
-def _is_date(text: pd.Series[str]) -> bool:
-    first = pd.to_datetime(text.iloc[:1], format="ISO8601", utc=True, errors="coerce")
-    return bool(first.notna().all())
+def _is_date(text: str) -> bool:
+    """Whether the first arrival looks like an ISO date rather than a number."""
+    try:
+        datetime.fromisoformat(text.strip()[:10])
+    except ValueError:
+        return False
+    return "-" in text.strip()[1:10]
 
 
 CSV_FORMATS = (

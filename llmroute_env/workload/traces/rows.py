@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from llmroute_env.scenario.errors import ScenarioError
 from llmroute_env.scenario.workload import Trace
 from llmroute_env.workload.table import Floats, Ints
+
+if TYPE_CHECKING:  # pandas takes a third of a second to import: only where a trace is read
+    import pandas as pd
 
 
 class TraceError(ScenarioError):
@@ -76,6 +79,8 @@ def read_csv(path: Path, columns: tuple[str, ...]) -> tuple[pd.DataFrame, Ints]:
     Raises:
         TraceError: a column is missing, a row has too many fields, or there are no rows.
     """
+    import pandas as pd
+
     try:
         frame = pd.read_csv(
             path, dtype=str, keep_default_na=False, skip_blank_lines=False, encoding="utf-8-sig"
@@ -109,6 +114,8 @@ def numbers(path: Path, text: pd.Series[str], lines: Ints, least: float) -> Floa
     Raises:
         TraceError: naming file, row, line, column and value of the first bad one.
     """
+    import pandas as pd
+
     values = pd.to_numeric(text, errors="coerce").to_numpy(np.float64)
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= least)))
     if bad.size:
@@ -146,6 +153,8 @@ def seconds_since_first(path: Path, text: pd.Series[str], lines: Ints) -> Floats
     Raises:
         TraceError: naming file, row, line, column and value of the first that is no date.
     """
+    import pandas as pd
+
     dates = pd.to_datetime(text, format="ISO8601", utc=True, errors="coerce")
     bad = np.flatnonzero(dates.isna().to_numpy())
     if bad.size:
@@ -154,9 +163,9 @@ def seconds_since_first(path: Path, text: pd.Series[str], lines: Ints) -> Floats
             f"{place(path, row, int(lines[row]))}: {text.name} = {text.iloc[row]!r}: "
             "must be a date and time"
         )
-    nanoseconds = dates.dt.as_unit("ns").astype("int64").to_numpy()
+    nanoseconds = dates.dt.as_unit("ns").astype("int64").to_numpy(np.int64)
     # Integers until the last step: a float holds today's date to 2e-7 s only.
-    return (nanoseconds - nanoseconds.min()) / 1e9
+    return np.asarray((nanoseconds - nanoseconds.min()) / 1e9, np.float64)
 
 
 Parser = Callable[[Path, Trace], RawRows]
