@@ -8,6 +8,9 @@ A family of policies adds one module with
   between calls;
 * ``decide``, ``decide_lanes`` and ``run``, compiled, with the signatures of ``Kernels``;
 * a subclass of ``Policy`` that names them and fills ``build``.
+
+Give the NamedTuples names of their own: numba's fast dispatch knows one by its name and fields,
+not by its module, and a second one alike makes every call of the other family 200 µs slower.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from llmroute_env.jit import compiled
 from llmroute_env.spaces import Queue
 from policies.base import Build, Kernels, Policy, PolicyParameters
 from policies.ordering import heapify, pop
-from policies.startable import Fit, Room, measure, place, room, take
+from policies.startable import Fit, Room, TieMemory, measure, place, room, take
 
 
-class Params(NamedTuple):
+class CentralParams(NamedTuple):
     """Constants of a central queue."""
 
     fit: int  #: a ``Fit``
@@ -26,13 +26,7 @@ class Params(NamedTuple):
     aging_per_s: float  #: tokens that a request's key falls for each second waited
 
 
-class Memory(NamedTuple):
-    """What survives to the next period."""
-
-    pointer: np.ndarray  #: (1,) int64, device that wins the next tie
-
-
-class Scratch(NamedTuple):
+class CentralScratch(NamedTuple):
     """Working space."""
 
     room: Room
@@ -41,7 +35,7 @@ class Scratch(NamedTuple):
 
 
 @compiled
-def _send(i: int, g: int, need: float, memory: Memory, room: Room, action: np.ndarray) -> bool:
+def _send(i: int, g: int, need: float, memory: TieMemory, room: Room, action: np.ndarray) -> bool:
     """Send request ``i`` to ``g``; tell whether that was the device's last slot."""
     action[i] = g + 1
     memory.pointer[0] = (g + 1) % room.slots.shape[0]
@@ -52,8 +46,8 @@ def _send(i: int, g: int, need: float, memory: Memory, room: Room, action: np.nd
 def _in_order(
     queue: np.ndarray,
     queue_id: np.ndarray,
-    params: Params,
-    memory: Memory,
+    params: CentralParams,
+    memory: TieMemory,
     room: Room,
     open_devices: int,
     action: np.ndarray,
@@ -73,9 +67,9 @@ def _in_order(
 def _shortest_first(
     queue: np.ndarray,
     queue_id: np.ndarray,
-    params: Params,
-    memory: Memory,
-    scratch: Scratch,
+    params: CentralParams,
+    memory: TieMemory,
+    scratch: CentralScratch,
     open_devices: int,
     action: np.ndarray,
 ) -> None:
@@ -110,9 +104,9 @@ def decide(
     devices: np.ndarray,
     active: np.ndarray,  # noqa: ARG001  (the signature is shared)
     clock: np.ndarray,  # noqa: ARG001
-    params: Params,
-    memory: Memory,
-    scratch: Scratch,
+    params: CentralParams,
+    memory: TieMemory,
+    scratch: CentralScratch,
     action: np.ndarray,
 ) -> None:
     """Send what can start, in the queue's order. Shapes: ``policies.base.Kernels``."""
@@ -135,9 +129,9 @@ def decide_lanes(
     devices: np.ndarray,
     active: np.ndarray,
     clock: np.ndarray,
-    params: Params,
-    memory: Memory,
-    scratch: Scratch,
+    params: CentralParams,
+    memory: TieMemory,
+    scratch: CentralScratch,
     action: np.ndarray,
 ) -> None:
     """Decide a batch: everything but params and scratch has a leading lane axis."""
@@ -149,7 +143,7 @@ def decide_lanes(
             active[lane],
             clock[lane],
             params,
-            Memory(memory.pointer[lane]),
+            TieMemory(memory.pointer[lane]),
             scratch,
             action[lane],
         )
@@ -191,9 +185,11 @@ class CentralFifo(Policy):
     def _build(self, *, shortest_first: bool, aging: float) -> Build:
         w = self.spec.window
         return Build(
-            Params(int(self.parameters.fit_code), shortest_first, aging / self.spec.period_s),
-            Memory(np.zeros(1, np.int64)),
-            Scratch(room(self.spec.devices), np.zeros(w), np.zeros(w, np.int64)),
+            CentralParams(
+                int(self.parameters.fit_code), shortest_first, aging / self.spec.period_s
+            ),
+            TieMemory(np.zeros(1, np.int64)),
+            CentralScratch(room(self.spec.devices), np.zeros(w), np.zeros(w, np.int64)),
         )
 
     def diagnostics(self) -> dict[str, Any]:

@@ -27,21 +27,21 @@ class Rule(IntEnum):
     KV_TOKEN_STEPS = 6
 
 
-class Params(NamedTuple):
+class DispatchParams(NamedTuple):
     """Constants of a load balancer."""
 
     rule: int  #: a ``Rule``
     sample: int  #: devices compared for each request; 0 for all of them
 
 
-class Memory(NamedTuple):
+class DispatchMemory(NamedTuple):
     """What survives to the next period."""
 
     rng: np.ndarray  #: (1,) uint64
     pointer: np.ndarray  #: (1,) int64, device at which the next search starts
 
 
-class Scratch(NamedTuple):
+class DispatchScratch(NamedTuple):
     """Working space."""
 
     score: np.ndarray  #: (G,) float64
@@ -116,9 +116,9 @@ def decide(
     devices: np.ndarray,
     active: np.ndarray,
     clock: np.ndarray,  # noqa: ARG001  (the signature is shared)
-    params: Params,
-    memory: Memory,
-    scratch: Scratch,
+    params: DispatchParams,
+    memory: DispatchMemory,
+    scratch: DispatchScratch,
     action: np.ndarray,
 ) -> None:
     """Send every visible request, in queue order. Shapes: ``policies.base.Kernels``."""
@@ -147,6 +147,11 @@ def decide(
                 up[j], up[k] = up[k], up[j]
         if rule == Rule.RANDOM:
             g = up[below(memory.rng, n_up)]
+        elif rule == Rule.ROUND_ROBIN:
+            g = memory.pointer[0]
+            while devices[g, Device.UP] <= 0.0:
+                g = (g + 1) % devices.shape[0]
+            memory.pointer[0] = (g + 1) % devices.shape[0]
         else:
             g = up[_smallest(score, up, memory.pointer[0], compared)]
             memory.pointer[0] = (g + 1) % devices.shape[0]
@@ -156,7 +161,7 @@ def decide(
         elif rule == Rule.KV_TOKEN_STEPS:
             prompt = np.float64(queue[i, Queue.PROMPT])
             score[g] += _kv_token_steps(prompt, np.float64(queue[i, Queue.PREDICTED]))
-        elif rule != Rule.RANDOM and rule != Rule.ROUND_ROBIN:
+        elif rule not in (Rule.RANDOM, Rule.ROUND_ROBIN):
             score[g] = _score(devices, active, g, rule, waiting[g])
         action[i] = g + 1
 
@@ -168,9 +173,9 @@ def decide_lanes(
     devices: np.ndarray,
     active: np.ndarray,
     clock: np.ndarray,
-    params: Params,
-    memory: Memory,
-    scratch: Scratch,
+    params: DispatchParams,
+    memory: DispatchMemory,
+    scratch: DispatchScratch,
     action: np.ndarray,
 ) -> None:
     """Decide a batch: everything but params and scratch has a leading lane axis."""
@@ -182,7 +187,7 @@ def decide_lanes(
             active[lane],
             clock[lane],
             params,
-            Memory(memory.rng[lane], memory.pointer[lane]),
+            DispatchMemory(memory.rng[lane], memory.pointer[lane]),
             scratch,
             action[lane],
         )

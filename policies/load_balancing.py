@@ -16,7 +16,14 @@ import numpy as np
 from pydantic import Field
 
 from policies.base import Build, Kernels, Policy, PolicyParameters
-from policies.dispatch import Memory, Params, Rule, Scratch, decide, decide_lanes
+from policies.dispatch import (
+    DispatchMemory,
+    DispatchParams,
+    DispatchScratch,
+    Rule,
+    decide,
+    decide_lanes,
+)
 
 
 class LoadBalancer(Policy):
@@ -33,9 +40,9 @@ class LoadBalancer(Policy):
         devices = self.spec.devices
         rule, sample = self.rule()
         return Build(
-            Params(int(rule), sample),
-            Memory(np.zeros(1, np.uint64), np.zeros(1, np.int64)),
-            Scratch(np.zeros(devices), np.zeros(devices), np.zeros(devices, np.int64)),
+            DispatchParams(int(rule), sample),
+            DispatchMemory(np.zeros(1, np.uint64), np.zeros(1, np.int64)),
+            DispatchScratch(np.zeros(devices), np.zeros(devices), np.zeros(devices, np.int64)),
         )
 
     def diagnostics(self) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from policies.base import Build, Kernels, Policy
 from policies.central import CentralParameters
 from policies.completions import Profile, build_profile, holds, insert, plan, profile
 from policies.ordering import heapify, pop
-from policies.startable import Room, fits, measure, preference, room, take
+from policies.startable import Room, TieMemory, fits, measure, preference, room, take
 
 
-class Params(NamedTuple):
+class McSfParams(NamedTuple):
     """Constants."""
 
     fit: int  #: a ``policies.startable.Fit``
@@ -27,13 +27,7 @@ class Params(NamedTuple):
     context: np.ndarray  #: (G,) int64, context limit [tokens]
 
 
-class Memory(NamedTuple):
-    """What survives to the next period."""
-
-    pointer: np.ndarray  #: (1,) int64, device that wins the next tie
-
-
-class Scratch(NamedTuple):
+class McSfScratch(NamedTuple):
     """Working space."""
 
     room: Room
@@ -48,9 +42,9 @@ def _place(
     active: np.ndarray,
     prompt: float,
     predicted: float,
-    params: Params,
+    params: McSfParams,
     pointer: int,
-    scratch: Scratch,
+    scratch: McSfScratch,
 ) -> int:
     """Return the device for a request, -1 if it fits nowhere; equals go round."""
     peaks, rooms = scratch.profile, scratch.room
@@ -78,9 +72,9 @@ def decide(
     devices: np.ndarray,
     active: np.ndarray,
     clock: np.ndarray,  # noqa: ARG001  (the signature is shared)
-    params: Params,
-    memory: Memory,
-    scratch: Scratch,
+    params: McSfParams,
+    memory: TieMemory,
+    scratch: McSfScratch,
     action: np.ndarray,
 ) -> None:
     """Admit in ascending predicted length. Shapes: ``policies.base.Kernels``."""
@@ -122,9 +116,9 @@ def decide_lanes(
     devices: np.ndarray,
     active: np.ndarray,
     clock: np.ndarray,
-    params: Params,
-    memory: Memory,
-    scratch: Scratch,
+    params: McSfParams,
+    memory: TieMemory,
+    scratch: McSfScratch,
     action: np.ndarray,
 ) -> None:
     """Decide a batch: everything but params and scratch has a leading lane axis."""
@@ -136,7 +130,7 @@ def decide_lanes(
             active[lane],
             clock[lane],
             params,
-            Memory(memory.pointer[lane]),
+            TieMemory(memory.pointer[lane]),
             scratch,
             action[lane],
         )
@@ -175,13 +169,13 @@ class McSf(Policy):
         """Return params, the memory of one fresh lane, and scratch."""
         g, w = self.spec.devices, self.spec.window
         return Build(
-            Params(
+            McSfParams(
                 int(self.parameters.fit_code),
                 self.parameters.skip,
                 np.array(self.spec.context_limit, np.int64),
             ),
-            Memory(np.zeros(1, np.int64)),
-            Scratch(room(g), profile(g, self.spec.slots), np.zeros(w), np.zeros(w, np.int64)),
+            TieMemory(np.zeros(1, np.int64)),
+            McSfScratch(room(g), profile(g, self.spec.slots), np.zeros(w), np.zeros(w, np.int64)),
         )
 
     def diagnostics(self) -> dict[str, Any]:

@@ -39,6 +39,12 @@ class Room(NamedTuple):
     limit: np.ndarray  #: (G,) float64, KV limit M [tokens]
 
 
+class TieMemory(NamedTuple):
+    """Memory of a central policy: what survives to the next period."""
+
+    pointer: np.ndarray  #: (1,) int64, device that wins the next tie
+
+
 def room(devices: int) -> Room:
     """Allocate the working space for G devices."""
     return Room(np.zeros(devices, np.int64), np.zeros(devices), np.zeros(devices))
