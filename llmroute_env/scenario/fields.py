@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 def _number(value: object) -> object:
     """Refuse what pydantic would quietly turn into a number: true, '3'."""
-    if isinstance(value, bool | str):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("must be a number")  # noqa: TRY004 (pydantic collects ValueError)
     return value
 

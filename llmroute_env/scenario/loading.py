@@ -48,7 +48,7 @@ def load(
     data = _plain(data)
     try:
         if overrides:
-            data = dotted.apply(data, overrides)
+            data = dotted.apply(data, _plain(overrides))
         return Scenario.model_validate(data)
     except ValidationError as error:
         raise one_line(error, data, name) from None

@@ -35,7 +35,7 @@ class OfferedLoad(NamedTuple):
     where the scenario's trace file is missing.
     """
 
-    slots: float  #: request-iterations offered per slot-iteration available
+    batch: float  #: request-iterations offered per slot-iteration available
     kv: float  #: KV token-iterations offered per token-iteration available
     peak: float  #: the larger of the two while the arrival rate is highest
     iteration_s: float  #: iteration time of a full device [s]
@@ -45,12 +45,12 @@ class OfferedLoad(NamedTuple):
     @property
     def rho(self) -> float:
         """The load of the resource that binds."""
-        return max(self.slots, self.kv)
+        return max(self.batch, self.kv)
 
     @property
     def binding(self) -> str:
-        """``slots`` or ``kv``."""
-        return "kv" if self.kv > self.slots else "slots"
+        """``batch`` or ``kv``."""
+        return "kv" if self.kv > self.batch else "batch"
 
 
 def limits(scenario: Scenario) -> Limits:
@@ -126,14 +126,14 @@ def _offered(scenario: Scenario) -> OfferedLoad:
     kv_tokens = share * float((o * s + 0.5 * o * (o + 1.0)).mean())  # sum of s + age + 1
     kv_tokens += iterations * 0.5 * (scenario.cluster.kv_block - 1)  # the last block, half full
     held = kv_tokens / iterations
-    batch = max(1, min(device.batch_limit, int(device.kv_limit / held)))
-    iteration_s = device.timing.iteration_s(batch, batch * held)
+    full = max(1, min(device.batch_limit, int(device.kv_limit / held)))
+    iteration_s = device.timing.iteration_s(full, full * held)
 
     per_device = rate * iteration_s / scenario.cluster.devices
-    slots = per_device * iterations / device.batch_limit
+    batch = per_device * iterations / device.batch_limit
     kv = per_device * kv_tokens / device.kv_limit
-    peak = max(slots, kv) * peak_rate / rate
-    return OfferedLoad(slots, kv, peak, iteration_s, requests, 1.0 - share)
+    peak = max(batch, kv) * peak_rate / rate
+    return OfferedLoad(batch, kv, peak, iteration_s, requests, 1.0 - share)
 
 
 def _lengths(scenario: Scenario) -> tuple[Ints, Ints]:

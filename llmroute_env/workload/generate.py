@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmroute_env.scenario.saturation import limits
 from llmroute_env.scenario.workload import Bucketed, Lengths, Mean
 from llmroute_env.workload import arrivals, lengths, prediction, replay
 from llmroute_env.workload.prediction import LengthSample
@@ -61,11 +62,13 @@ def prepare(scenario: Scenario) -> None:
     """Read the files that the scenario needs, so that faults show before anything runs.
 
     Raises:
-        ScenarioError: a length table or a trace is missing or malformed.
+        ScenarioError: a trace, table or profile is missing or malformed, or a model does not fit.
     """
+    limits(scenario)
     if "trace" in (scenario.workload.arrivals.kind, scenario.workload.lengths.kind):
         replay.trace_of(scenario)
-    length_sample(scenario)
+    if isinstance(scenario.prediction, Bucketed | Mean):
+        length_sample(scenario)
 
 
 def length_sample(scenario: Scenario) -> LengthSample:
