@@ -33,9 +33,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-COMPLETED: Final = 3
-REJECTED: Final = 4
-NOT_ARRIVED: Final = 5
+from llmroute_env.cluster.state import COMPLETED, NOT_ARRIVED, REJECTED
 
 _LENGTH_CLASSES: Final = 4
 
@@ -134,8 +132,8 @@ def summarize(log: Mapping[str, NDArray[Any]], stats: Stats, objective: Limits) 
 
     Args:
         log: the request log, columns of shape (R,); a request that has not arrived is ignored.
-        stats: the cluster's counters. Tokens, busy time and KV time start at the warm-up;
-            `reward`, `imbalance` and hidden periods are of the whole episode.
+        stats: the cluster's counters. Tokens, busy time, KV time and imbalance start at the
+            warm-up; `reward` and hidden periods are of the whole episode.
         objective: the two latency limits.
 
     Returns:

@@ -153,17 +153,18 @@ def compare(episodes: pd.DataFrame, baseline: str) -> pd.DataFrame:
 
 def lookup(comparison: pd.DataFrame) -> Mapping[tuple[str, str], tuple[Interval, Interval]]:
     """(policy, metric) to its mean and its improvement, for the views."""
+    mean, gain = comparison[list(COLUMNS[7:10])], comparison[list(COLUMNS[10:13])]
+    names = zip(comparison["policy"], comparison["metric"], strict=True)
+    values = zip(mean.to_numpy(float), gain.to_numpy(float), strict=True)
     return {
-        (row.policy, row.metric): (
-            Interval(row.mean, row.ci_low, row.ci_high),
-            Interval(row.improvement_pct, row.improvement_ci_low, row.improvement_ci_high),
-        )
-        for row in comparison.itertuples(index=False)
+        (str(policy), str(metric)): (Interval(*map(float, own)), Interval(*map(float, over)))
+        for (policy, metric), (own, over) in zip(names, values, strict=True)
     }
 
 
 def _floats(frame: pd.DataFrame, index: pd.Index[Any], key: str) -> NDArray[np.float64]:
-    return frame.loc[index, key].to_numpy(dtype=np.float64)
+    values: NDArray[np.float64] = frame.loc[index, key].to_numpy(dtype=np.float64)
+    return values
 
 
 @cache
@@ -174,7 +175,8 @@ def _resampled_rows(size: int, seed: int) -> NDArray[np.int64]:
 
 def _resampled_means(sample: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     # Summed over the first axis, so in one fixed order: the same bytes on every machine.
-    return sample[_resampled_rows(len(sample), seed)].sum(axis=0) / len(sample)
+    means: NDArray[np.float64] = sample[_resampled_rows(len(sample), seed)].sum(axis=0)
+    return means / len(sample)
 
 
 def _interval(estimate: float, resampled: NDArray[np.float64], size: int) -> Interval:
