@@ -76,6 +76,7 @@ def _limits(cluster: Cluster) -> Limits:
     if timing.kind == "constant":
         assert batch is not None  # validated: a constant timing needs both
         assert kv is not None
+        kv -= kv % cluster.kv_block  # whole blocks
         return Limits(batch, kv, context, timings.constant(timing.iteration_s, batch))
     from llmroute_env.cluster.memory import plan
 
@@ -84,6 +85,7 @@ def _limits(cluster: Cluster) -> Limits:
     # A batch or KV limit that the scenario gives stands for an engine configured that way.
     batch = planned.batch_limit if batch is None else batch
     kv = planned.kv_limit if kv is None else kv
+    kv -= kv % cluster.kv_block  # whole blocks
     context = planned.context_limit if context is None else context
     table = timings.from_profile(
         timing.device, timing.model, timing.tp, batch, overhead_s=timing.overhead_s
