@@ -1,0 +1,250 @@
+"""One device: iterations, admission from its FIFO, preemption. All functions are compiled.
+
+Arguments, where a function needs them: ``p`` the constants, ``q`` (R,) the lane's requests, ``v``
+the lane, ``d`` the device, ``slots`` (B_max,) and ``phase`` (block,) its batch, ``now`` in ns.
+An iteration costs O(1) plus the requests that join, complete or are preempted; an iteration in
+which one completes scans the batch once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from llmroute_env.cluster.state import ACTIVE, COMPLETED, DISPATCHED, Array
+from llmroute_env.jit import compiled
+
+Record = Any
+
+_NEVER = np.int64(2**62)
+
+
+@compiled
+def _blocks(tokens: int, block: int) -> int:
+    """KV blocks that ``tokens`` take."""
+    return (tokens + block - 1) // block
+
+
+@compiled
+def _count_in_fifo(v: Record, d: Record, request: Record, sign: int) -> None:
+    d.fifo_length += sign
+    d.fifo_tokens += sign * (np.int64(request.prompt) + request.emitted)
+    if d.fifo_length == 0:
+        d.fifo_predicted = 0.0
+    else:
+        d.fifo_predicted += sign * max(np.float64(request.predicted) - request.emitted, 1.0)
+    v.dispatched += sign
+
+
+@compiled
+def push_tail(q: Array, v: Record, d: Record, j: int) -> None:
+    """Append request ``j`` to the FIFO."""
+    q[j].following = -1
+    if d.fifo_length == 0:
+        d.fifo_head = j
+    else:
+        q[d.fifo_tail].following = j
+    d.fifo_tail = j
+    q[j].status = DISPATCHED
+    _count_in_fifo(v, d, q[j], 1)
+
+
+@compiled
+def _push_head(q: Array, v: Record, d: Record, j: int) -> None:
+    if d.fifo_length == 0:
+        q[j].following = -1
+        d.fifo_tail = j
+    else:
+        q[j].following = d.fifo_head
+    d.fifo_head = j
+    q[j].status = DISPATCHED
+    _count_in_fifo(v, d, q[j], 1)
+
+
+@compiled
+def _remove(q: Array, v: Record, d: Record, before: int, j: int) -> None:
+    """Take ``j`` out of the FIFO; ``before`` is its predecessor, -1 when ``j`` is the head."""
+    after = q[j].following
+    if before < 0:
+        d.fifo_head = after
+    else:
+        q[before].following = after
+    if after < 0:
+        d.fifo_tail = before
+    _count_in_fifo(v, d, q[j], -1)
+
+
+@compiled
+def _preempt_last(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array) -> None:
+    """Send the last admitted request back to the head of the FIFO; it keeps what it emitted."""
+    last = d.active - 1
+    slot = slots[last]
+    j, kv, finish = slot.request, slot.kv + d.count, slot.finish
+    d.active = last
+    d.kv_held -= kv
+    d.blocks -= _blocks(kv + 1, p.block)
+    phase[-slot.kv % p.block] -= 1
+    if finish == d.next_finish:
+        finish = _NEVER
+        for b in range(last):
+            finish = min(finish, slots[b].finish)
+        d.next_finish = finish
+    q[j].emitted = kv - q[j].prompt
+    q[j].preemptions += 1
+    v.in_batch -= 1
+    _push_head(q, v, d, j)
+
+
+@compiled
+def _join(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array, j: int) -> None:
+    """Put request ``j`` into the next slot of the batch."""
+    request, slot = q[j], slots[d.active]
+    emitted = np.int64(request.emitted)
+    kv = request.prompt + emitted
+    finish = d.count + request.decode - emitted
+    slot.request = j
+    slot.finish = finish
+    slot.kv = kv - d.count
+    slot.predicted = np.float64(request.predicted) - emitted + d.count
+    phase[-slot.kv % p.block] += 1
+    d.next_finish = min(d.next_finish, finish) if d.active > 0 else finish
+    d.active += 1
+    d.kv_held += kv
+    d.blocks += _blocks(kv + 1, p.block)
+    d.fresh += 1
+    if request.preemptions > 0:
+        request.recomputed += kv
+        d.prefill += kv
+    request.status = ACTIVE
+    v.in_batch += 1
+
+
+@compiled
+def _admit(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array) -> None:
+    """Admit from the head of the FIFO, in order, while slot and KV limits hold."""
+    before, j, waiting = -1, d.fifo_head, d.fifo_length
+    while waiting > 0 and d.active < d.batch_limit:
+        waiting -= 1
+        after = q[j].following
+        need = _blocks(np.int64(q[j].prompt) + q[j].emitted + 1, p.block)
+        # An empty device ignores the watermark, or a request near M would wait for ever.
+        reserve = d.watermark if d.active > 0 else 0
+        if d.blocks + need + reserve <= d.kv_blocks:
+            _remove(q, v, d, before, j)
+            _join(p, q, v, d, slots, phase, j)
+        elif p.head_of_line_skip:
+            before = j
+        else:
+            return
+        j = after
+
+
+@compiled
+def _first_starts(p: Record, q: Array, v: Record, d: Record, slots: Array, now: int) -> None:
+    """Record and reward the requests whose first iteration starts now."""
+    for b in range(d.active - d.fresh, d.active):
+        request = q[slots[b].request]
+        if request.start_ns >= 0:
+            continue
+        request.start_ns = now
+        on_time = now - request.arrival_ns < p.tail_ttft_ns
+        if not on_time and not request.missed:
+            request.missed = 1
+            v.cost += 1
+        if now < p.horizon_ns:
+            v.gamma += p.gamma * ((p.horizon_ns - now) / p.period_ns)
+            v.sigma += p.sigma
+            if on_time:
+                v.zeta2 += p.zeta2
+
+
+@compiled
+def begin(
+    p: Record,
+    base_s: Array,
+    q: Array,
+    v: Record,
+    d: Record,
+    slots: Array,
+    phase: Array,
+    now: int,
+) -> None:
+    """Between two iterations: preempt if growth broke M, admit, start the next iteration."""
+    while d.blocks > d.kv_blocks and d.active > 1:
+        _preempt_last(p, q, v, d, slots, phase)
+    if d.fifo_length > 0:
+        _admit(p, q, v, d, slots, phase)
+    if d.active == 0:
+        return
+    if d.fresh > 0:
+        _first_starts(p, q, v, d, slots, now)
+    duration = base_s[d.active] + d.kv_s * (d.kv_held + d.active) + d.prefill_s * d.prefill
+    d.prefill = 0
+    d.running = 1
+    d.start_ns = now
+    d.end_ns = now + max(np.int64(np.rint(duration * 1e9)), 1)
+
+
+@compiled
+def retire(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array) -> None:
+    """End the running iteration: every active request gains a token, finished ones leave."""
+    start, end, active = d.start_ns, d.end_ns, d.active
+    d.kv_held += active  # now what the iteration held, since it counted the coming token
+    d.count += 1
+    d.running = 0
+    d.last_ns = end - start
+    d.blocks += phase[d.count % p.block]
+    v.tokens += active
+    if start >= p.warmup_ns:
+        v.warm_tokens += active
+        d.busy_slot_ns += active * (end - start)
+        d.kv_token_s += d.kv_held * ((end - start) * 1e-9)
+    if end <= p.horizon_ns:
+        v.alpha += p.alpha * active
+    if d.fresh > 0:
+        for b in range(active - d.fresh, active):
+            request = q[slots[b].request]
+            if request.first_token_ns < 0:
+                request.first_token_ns = end
+        d.fresh = 0
+    if d.count == d.next_finish:
+        _complete(p, q, v, d, slots, phase, end)
+
+
+@compiled
+def _complete(
+    p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array, end: int
+) -> None:
+    """Remove the requests that have emitted their last token, keeping admission order."""
+    kept, finish, active = 0, _NEVER, d.active
+    for b in range(active):
+        slot = slots[b]
+        if slot.finish > d.count:
+            finish = min(finish, slot.finish)
+            if kept < b:
+                slots[kept].request = slot.request
+                slots[kept].finish = slot.finish
+                slots[kept].kv = slot.kv
+                slots[kept].predicted = slot.predicted
+            kept += 1
+            continue
+        request, kv = q[slot.request], slot.kv + d.count
+        d.kv_held -= kv
+        d.blocks -= _blocks(kv + 1, p.block)
+        phase[-slot.kv % p.block] -= 1
+        request.emitted = request.decode
+        request.finish_ns = end
+        request.status = COMPLETED
+        on_time = end - request.arrival_ns < p.tail_eel_ns
+        if not on_time and not request.missed:
+            request.missed = 1
+            v.cost += 1
+        if end <= p.horizon_ns:
+            v.beta += p.beta * ((p.horizon_ns - end) / p.period_ns)
+            if on_time:
+                v.zeta1 += p.zeta1
+    d.active = kept
+    d.next_finish = finish
+    v.completed += active - kept
+    v.in_batch -= active - kept
