@@ -15,49 +15,18 @@ not by its module, and a second one alike makes every call of the other family 2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from llmroute_env.spaces import Active, Clock, Device, Queue
-from policies.memory import LaneMemory, PolicyState
-from policies.rng import lane_seed
+from policies.family import Build, Kernels, PolicyParameters
+from policies.lanes import LaneStore
+from policies.memory import PolicyState
 from policies.spec import RouterSpec
 
-
-class PolicyParameters(BaseModel):
-    """Parameters of a policy, as a command line gives them: typed, checked, none unknown."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Kernels(NamedTuple):
-    """The compiled functions of a family.
-
-    ``decide(queue, queue_id, devices, active, clock, params, memory, scratch, action)`` decides
-    one lane for one period: queue (W, 4) f4, queue_id (W,) i8, devices (G, 10) f4, active
-    (G, B_max, 2) f4, clock (4,) f4, all C-contiguous and read only; memory and scratch are changed
-    in place; all of action (W,) i8 is written, 0 to hold and g + 1 to send.
-
-    ``decide_lanes`` takes the same with a leading lane axis on observation, memory and action.
-
-    ``run(handle, params, memory, scratch, action, times)`` plays a whole episode on lane 0 of an
-    environment's kernel; ``times`` is int64, (periods,) for decision times [ns] or empty.
-    """
-
-    decide: Callable[..., None]
-    decide_lanes: Callable[..., None]
-    run: Callable[..., Any] | None = None
-
-
-class Build(NamedTuple):
-    """What a policy hands to the compiled code: constants, one fresh lane, working space."""
-
-    params: Any
-    memory: Any
-    scratch: Any
+__all__ = ["Build", "Kernels", "Policy", "PolicyParameters"]
 
 
 class Policy:
@@ -132,13 +101,12 @@ class Policy:
         """Become as freshly constructed, with another seed if one is given."""
         if seed is not None:
             self.seed = int(seed)
-        self._current = self._fresh(1)
-        self._spare: LaneMemory | None = None
+        self._lanes = LaneStore(self.name, self._template, self.start_lane, self.seed)
 
     @property
     def memory(self) -> Any:
         """Lane 0 of the current memory: the family's NamedTuple with views."""
-        return self._current.first
+        return self._lanes.current.first
 
     def predict(
         self,
@@ -175,104 +143,57 @@ class Policy:
         shapes = (queue.shape, queue_id.shape, devices.shape, active.shape, clock.shape)
         if shapes != (self._shapes if not batch else self._batch_shapes(lanes)):
             self._refuse(shapes)
-        memory = self._resume(state, lanes)
+        memory = self._lanes.acquire(state, lanes)
         if batch:
-            self._start_lanes(memory, clock[:, Clock.PERIOD], lanes, state, episode_start)
-            action: np.ndarray = np.empty(queue.shape[:2], np.int64)
-            decide = self.kernels.decide_lanes
-            arrays = memory.arrays
+            self._lanes.begin_many(memory, clock[:, Clock.PERIOD], state, episode_start)
+            decide, arrays = self.kernels.decide_lanes, memory.arrays
         else:
-            period = clock[Clock.PERIOD]
-            if (
-                (state is None and not period > memory.last_period[0])
-                if episode_start is None
-                else np.any(episode_start)
-            ):
-                self._restart(memory, 0)
-            memory.last_period[0] = period
-            action = np.empty(queue.shape[0], np.int64)
-            decide = self.kernels.decide
-            arrays = memory.first
+            self._lanes.begin(memory, clock[Clock.PERIOD], state, episode_start)
+            decide, arrays = self.kernels.decide, memory.first
+        action = np.empty(queue_id.shape, np.int64)
         decide(queue, queue_id, devices, active, clock, self.params, arrays, self.scratch, action)
         return action, memory.snapshot(lanes)
 
-    # -- lanes and states -------------------------------------------------------------------
+    def run_episode(self, env: Any, *, timed: bool = True) -> np.ndarray:
+        """Play an environment's episode to its end inside one compiled call.
 
-    def _fresh(self, lanes: int) -> LaneMemory:
-        memory = LaneMemory(self._template, lanes)
-        for lane in range(lanes):
-            self.start_lane(memory.lane(lane), lane_seed(self.seed, lane, 0))
-        return memory
+        The environment, single and already reset, and this policy end up exactly as if every
+        period had been decided by ``predict`` and stepped.
 
-    def _restart(self, memory: LaneMemory, lane: int) -> None:
-        """Start a new episode in a lane; a lane that has decided nothing is already there."""
-        if memory.last_period[lane] < 0:
-            return
-        memory.episode[lane] += 1
-        memory.last_period[lane] = -1.0
-        memory.refill(lane)
-        seed = lane_seed(self.seed, lane, int(memory.episode[lane]))
-        self.start_lane(memory.lane(lane), seed)
+        Args:
+            env: a single LLMRoute environment; wrappers are passed by, they see no step.
+            timed: measure each decision, at about 50 ns a period.
 
-    def _start_lanes(
-        self,
-        memory: LaneMemory,
-        periods: np.ndarray,
-        lanes: int,
-        state: PolicyState | None,
-        episode_start: np.ndarray | None,
-    ) -> None:
-        last = memory.last_period[:lanes]
-        if episode_start is not None:
-            starting = np.broadcast_to(np.asarray(episode_start, bool), lanes)
-        elif state is None:
-            starting = ~(periods > last)
-        else:
-            starting = np.zeros(lanes, bool)
-        if starting.any():
-            for lane in np.flatnonzero(starting):
-                self._restart(memory, int(lane))
-        last[:] = periods
+        Returns:
+            (periods,) int64, time of each decision [ns]; empty if not timed.
 
-    def _resume(self, state: PolicyState | None, lanes: int) -> LaneMemory:
-        """Return the memory to decide on, which no snapshot shares, as the current one."""
-        source = self._current
-        if state is not None:
-            source = self._given(state, lanes)
-        elif source.lanes < lanes:
-            source = self._grown(source, lanes)
-        target = source
-        if source.shared or state is not None:
-            target = self._copied(source)
-        if target is not self._current:
-            self._spare, self._current = self._current, target
-        return target
-
-    def _copied(self, source: LaneMemory) -> LaneMemory:
-        """Copy to a memory that nobody looks at; two take turns, so nothing is allocated."""
-        for memory in (self._spare, self._current):
-            if (
-                memory is not None
-                and memory is not source
-                and memory.lanes == source.lanes
-                and not memory.shared
-            ):
-                memory.copy_from(source)
-                return memory
-        return source.copy()
-
-    def _grown(self, memory: LaneMemory, lanes: int) -> LaneMemory:
-        grown = memory.copy(lanes)
-        for lane in range(memory.lanes, lanes):
-            self.start_lane(grown.lane(lane), lane_seed(self.seed, lane, 0))
-        return grown
-
-    def _given(self, state: object, lanes: int) -> LaneMemory:
-        if not isinstance(state, PolicyState) or not state.memory.matches(self._current):
-            raise ValueError(f"{self.name}: state is not one that this policy's predict returned")
-        if state.lanes != lanes:
-            raise ValueError(f"{self.name}: state has {state.lanes} lanes, the observation {lanes}")
-        return state.memory
+        Raises:
+            ValueError: the policy has no compiled episode, or is of another environment.
+        """
+        inner = env.unwrapped
+        if self.kernels.run is None:
+            raise ValueError(f"{self.name}: this policy has no compiled episode, step it")
+        sizes = ("window", "devices", "slots")
+        other = RouterSpec.from_env(inner)
+        for size in sizes:
+            mine, its = getattr(self.spec, size), getattr(other, size)
+            if mine != its:
+                raise ValueError(f"{self.name}: made for {size}={mine}, the environment has {its}")
+        memory = self._lanes.acquire(None, 1)
+        first = float(inner.episode_stats().periods)
+        self._lanes.begin(memory, first, None, None)
+        scenario = inner.scenario
+        most = int(scenario.horizon_periods)
+        if scenario.drain:
+            most += int(scenario.max_drain_periods)
+        times = np.empty(most + 1 if timed else 0, np.int64)
+        action = np.zeros(self.spec.window, np.int64)
+        played = self.kernels.run(
+            inner.handle, self.params, memory.first, self.scratch, action, times
+        )
+        memory.last_period[0] = first + max(played - 1, 0)
+        inner.finish()
+        return times[:played].copy()
 
     # -- checks -----------------------------------------------------------------------------
 

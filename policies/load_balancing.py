@@ -23,13 +23,14 @@ from policies.dispatch import (
     Rule,
     decide,
     decide_lanes,
+    run,
 )
 
 
 class LoadBalancer(Policy):
     """Common part of the load balancers: a score per device, the smallest wins, ties go round."""
 
-    kernels: ClassVar[Kernels] = Kernels(decide, decide_lanes)
+    kernels: ClassVar[Kernels] = Kernels(decide, decide_lanes, run)
 
     def rule(self) -> tuple[Rule, int]:
         """Return the rule, and how many devices it compares for each request (0: all)."""

@@ -10,6 +10,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from llmroute_env.cluster.clock import now_ns
+from llmroute_env.cluster.kernel import is_over, step_lane
+from llmroute_env.cluster.observe import observe
+from llmroute_env.cluster.state import Handle
 from llmroute_env.jit import compiled
 from llmroute_env.spaces import Queue
 from policies.base import Build, Kernels, Policy
@@ -136,6 +140,40 @@ def decide_lanes(
         )
 
 
+@compiled
+def run(
+    handle: Handle,
+    params: McSfParams,
+    memory: TieMemory,
+    scratch: McSfScratch,
+    action: np.ndarray,
+    times: np.ndarray,
+) -> int:
+    """Play lane 0 to the end of its episode; see ``policies.family.Kernels``."""
+    state = handle.state
+    seen = state.observed
+    period = 0
+    while not is_over(state, 0):
+        start = now_ns() if period < times.shape[0] else 0
+        decide(
+            seen.queue[0],
+            seen.queue_id[0],
+            seen.devices[0],
+            seen.active[0],
+            seen.clock[0],
+            params,
+            memory,
+            scratch,
+            action,
+        )
+        if period < times.shape[0]:
+            times[period] = now_ns() - start
+        step_lane(state, 0, action)
+        observe(state, 0)
+        period += 1
+    return period
+
+
 class McSf(Policy):
     """MC-SF, memory-constrained shortest first. Information: predicted.
 
@@ -156,7 +194,7 @@ class McSf(Policy):
 
     name = "mc_sf"
     information = "predicted"
-    kernels: ClassVar[Kernels] = Kernels(decide, decide_lanes)
+    kernels: ClassVar[Kernels] = Kernels(decide, decide_lanes, run)
 
     class Parameters(CentralParameters):
         """``skip``: pass over a request that fits nowhere instead of stopping at it."""
