@@ -12,12 +12,14 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import ArrayLike, NDArray
 
 from llmroute_env import metrics, spaces
-from llmroute_env.cluster.log import COMPONENTS, EpisodeStats
+from llmroute_env.cluster.log import EpisodeStats
 from llmroute_env.cluster.simulator import Simulator
 from llmroute_env.cluster.spec import ClusterSpec
 from llmroute_env.cluster.state import Handle, Outcome
+from llmroute_env.outcome import step_info
 from llmroute_env.rendering import FrameView, render_ansi, render_rgb
 from llmroute_env.scenario import Scenario
+from llmroute_env.spaces import OBSERVATION_KEYS
 from llmroute_env.workload import RequestTable, prepare
 
 Observation = dict[str, NDArray[Any]]
@@ -29,7 +31,7 @@ RENDER_FPS = 20
 _NOT_SKIPPED = np.zeros(1, np.bool_)
 
 
-class LLMRouteEnv(gym.Env[Observation, NDArray[np.int64]]):
+class LLMRouteEnv(gym.Env[Any, Any]):
     """Route requests to LLM decode devices.
 
     ## Description
@@ -150,10 +152,7 @@ class LLMRouteEnv(gym.Env[Observation, NDArray[np.int64]]):
     def _bind(self) -> None:
         """Keep views of lane 0; the simulator never replaces these arrays."""
         observed = self._sim.state.observed
-        self._buffers: Observation = {
-            key: getattr(observed, key)[0]
-            for key in self.observation_space.keys()  # noqa: SIM118
-        }
+        self._buffers: Observation = {key: getattr(observed, key)[0] for key in OBSERVATION_KEYS}
         self._mask: NDArray[np.int8] = observed.mask[0]
         self._lane: Any = self._sim.state.lanes[0]
         self._outcome: NDArray[np.float64] = self._sim.state.outcome[0]
@@ -191,20 +190,16 @@ class LLMRouteEnv(gym.Env[Observation, NDArray[np.int64]]):
             )
         self._actions[0] = choices
         self._sim.step(self._actions, _NOT_SKIPPED)
-        outcome = self._outcome.tolist()
-        info = {
-            "action_mask": self._action_mask(),
-            "rewards": dict(zip(COMPONENTS, outcome, strict=False)),
-            "cost": outcome[Outcome.COST],
-            "invalid_actions": int(outcome[Outcome.INVALID]),
-        }
+        outcome = self._outcome
         terminated, truncated = outcome[Outcome.TERMINATED] > 0, outcome[Outcome.TRUNCATED] > 0
+        info = {"action_mask": self._action_mask(), **step_info(outcome)}
         if terminated or truncated:
             self._over = True
             info["metrics"] = self._summary()
-        return self._observation(), outcome[Outcome.REWARD], terminated, truncated, info
+        reward = float(outcome[Outcome.REWARD])
+        return self._observation(), reward, bool(terminated), bool(truncated), info
 
-    def render(self) -> str | NDArray[np.uint8] | None:  # type: ignore[override]
+    def render(self) -> str | NDArray[np.uint8] | None:  # type: ignore[override,unused-ignore]
         """Draw the cluster as text (``ansi``) or as a picture (``rgb_array``)."""
         if self.render_mode is None:
             gym.logger.warn(

@@ -13,6 +13,8 @@ from gymnasium import spaces
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 ID_MAX = 2**31 - 1
 
+OBSERVATION_KEYS = ("queue", "queue_id", "devices", "active", "clock")
+
 
 class Queue(IntEnum):
     """Columns of ``obs["queue"]``: one row per waiting request, oldest first."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,12 +17,14 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
 from llmroute_env import metrics, spaces
-from llmroute_env.cluster.log import COMPONENTS, EpisodeStats
+from llmroute_env.cluster.log import EpisodeStats
 from llmroute_env.cluster.simulator import Simulator
 from llmroute_env.cluster.spec import ClusterSpec
 from llmroute_env.cluster.state import Handle, Outcome
 from llmroute_env.env import DEFAULT_SCENARIO, Observation, Source
+from llmroute_env.outcome import step_info, step_infos
 from llmroute_env.scenario import Scenario
+from llmroute_env.spaces import OBSERVATION_KEYS
 from llmroute_env.workload import prepare
 
 #: Lanes from which a second thread pays for waking it up (``scripts/benchmark.py`` measures it).
@@ -153,7 +156,9 @@ class LLMRouteVectorEnv(VectorEnv[Observation, Array, Array]):
             self._start(np.flatnonzero(over), {})
             restarted, over = over, np.zeros_like(over)
         infos = final | self._mask_info(np.ones(self.num_envs, np.bool_))
-        infos |= self._step_info(outcome, ~restarted, over)
+        infos |= step_infos(outcome, ~restarted)
+        for lane in np.flatnonzero(over).tolist():
+            infos = self._add_info(infos, {"metrics": self._summary(lane)}, lane)
         self._over = over
         reward = np.ascontiguousarray(outcome[:, Outcome.REWARD])
         return self._observation(), reward, terminated, truncated, infos
@@ -229,7 +234,7 @@ class LLMRouteVectorEnv(VectorEnv[Observation, Array, Array]):
         bounds = [self.num_envs * i // self._threads for i in range(self._threads + 1)]
         shares = [
             self._pool.submit(self._sim.step, actions, idle, first, stop)
-            for first, stop in zip(bounds[1:-1], bounds[2:], strict=True)
+            for first, stop in pairwise(bounds[1:])
         ]
         self._sim.step(actions, idle, 0, bounds[1])
         for share in shares:
@@ -237,53 +242,21 @@ class LLMRouteVectorEnv(VectorEnv[Observation, Array, Array]):
 
     def _observation(self) -> Observation:
         observed = self._sim.state.observed
-        buffers = {key: getattr(observed, key) for key in self.single_observation_space.keys()}  # noqa: SIM118
+        buffers = {key: getattr(observed, key) for key in OBSERVATION_KEYS}
         return {key: b.copy() for key, b in buffers.items()} if self._copy else buffers
 
     def _mask_info(self, present: NDArray[np.bool_]) -> dict[str, Any]:
         mask = self._sim.state.observed.mask
         return {"action_mask": mask.copy() if self._copy else mask, "_action_mask": present.copy()}
 
-    def _step_info(
-        self, outcome: Array, present: NDArray[np.bool_], over: NDArray[np.bool_]
-    ) -> dict[str, Any]:
-        """Step information in Gymnasium's layout; absent where a lane has just started anew."""
-        if not present.any():
-            return {}
-        if not present.all():
-            outcome = np.where(present[:, None], outcome, 0.0)
-        rewards: dict[str, Array] = {}
-        for column, name in enumerate(COMPONENTS):
-            rewards[name], rewards[f"_{name}"] = outcome[:, column].copy(), present.copy()
-        infos = {
-            "rewards": rewards,
-            "_rewards": present.copy(),
-            "cost": outcome[:, Outcome.COST].copy(),
-            "_cost": present.copy(),
-            "invalid_actions": outcome[:, Outcome.INVALID].astype(np.int64),
-            "_invalid_actions": present.copy(),
-        }
-        for lane in np.flatnonzero(over):
-            infos = self._add_info(infos, {"metrics": self._summary(int(lane))}, int(lane))
-        return infos
-
     def _final(self, over: NDArray[np.bool_], outcome: Array) -> dict[str, Any]:
         """What the lanes that end in this step end with."""
         observed = self._sim.state.observed
         infos: dict[str, Any] = {}
         for lane in np.flatnonzero(over).tolist():
-            values = outcome[lane].tolist()
-            last = {
-                "action_mask": observed.mask[lane].copy(),
-                "rewards": dict(zip(COMPONENTS, values, strict=False)),
-                "cost": values[Outcome.COST],
-                "invalid_actions": int(values[Outcome.INVALID]),
-                "metrics": self._summary(lane),
-            }
-            observation = {
-                key: getattr(observed, key)[lane].copy()
-                for key in self.single_observation_space.keys()  # noqa: SIM118
-            }
+            last = {"action_mask": observed.mask[lane].copy()}
+            last |= step_info(outcome[lane]) | {"metrics": self._summary(lane)}
+            observation = {key: getattr(observed, key)[lane].copy() for key in OBSERVATION_KEYS}
             infos = self._add_info(infos, {"final_obs": observation, "final_info": last}, lane)
         return infos
 

@@ -183,7 +183,7 @@ def begin(
     d.prefill = 0
     d.running = 1
     d.start_ns = now
-    d.end_ns = now + max(np.int64(np.rint(duration * 1e9)), 1)
+    d.end_ns = now + max(np.int64(np.rint(duration * 1e9)), np.int64(1))
 
 
 @compiled

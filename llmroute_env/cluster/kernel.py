@@ -271,7 +271,7 @@ def step_lane(state: State, lane: int, action: Array) -> None:
 @compiled
 def is_over(state: State, lane: int) -> bool:
     """Whether the episode of ``lane`` has ended."""
-    return state.lanes[lane].terminated + state.lanes[lane].truncated > 0
+    return bool(state.lanes[lane].terminated + state.lanes[lane].truncated)
 
 
 @compiled

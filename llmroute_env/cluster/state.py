@@ -247,11 +247,11 @@ class State(NamedTuple):
 
 
 @structref.register
-class HandleType(types.StructRef):  # type: ignore[misc]
+class HandleType(types.StructRef):  # type: ignore[misc,name-defined,unused-ignore]
     """numba type of `Handle`."""
 
 
-class Handle(structref.StructRefProxy):  # type: ignore[misc]
+class Handle(structref.StructRefProxy):  # type: ignore[misc,name-defined,unused-ignore]
     """A `State` behind one pointer; ``handle.state`` in compiled code gives it back."""
 
 
