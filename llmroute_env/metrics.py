@@ -28,12 +28,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmroute_env.cluster.state import COMPLETED, NOT_ARRIVED, REJECTED
+
+if TYPE_CHECKING:
+    from llmroute_env.cluster.log import EpisodeStats
 
 _LENGTH_CLASSES: Final = 4
 
@@ -111,23 +114,9 @@ class Limits(Protocol):
         """Limit of the start delay [s]."""
 
 
-class Stats(Protocol):
-    """What the request log cannot tell: the cluster's own counters over one episode."""
-
-    end_s: float
-    warmup_s: float
-    decoded_tokens: int
-    busy_slot_s: NDArray[np.float64]
-    kv_token_s: NDArray[np.float64]
-    batch_limit: NDArray[np.int64]
-    kv_limit: NDArray[np.int64]
-    imbalance: float
-    reward: float
-    hidden_periods: int
-    periods: int
-
-
-def summarize(log: Mapping[str, NDArray[Any]], stats: Stats, objective: Limits) -> dict[str, float]:
+def summarize(
+    log: Mapping[str, NDArray[Any]], stats: EpisodeStats, objective: Limits
+) -> dict[str, float]:
     """Condense an episode into the keys of `METRICS`.
 
     Args:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmroute_env.cluster.state import COMPLETED, QUEUED, Component, Series
+from llmroute_env.cluster.dtypes import Component
+from llmroute_env.cluster.state import COMPLETED, QUEUED, Series
 from llmroute_env.experiments.records import EpisodeRecord, ResultDirectory, write_episode
 from llmroute_env.metrics import METRICS
 

@@ -22,4 +22,4 @@ def now_ns() -> int:
     """Monotonic time [ns] with an arbitrary zero; about 25 ns a call."""
     spec = np.zeros(2, np.int64)
     _clock_gettime(_CLOCK_MONOTONIC, spec.ctypes)
-    return spec[0] * 1_000_000_000 + spec[1]
+    return int(spec[0] * 1_000_000_000 + spec[1])

@@ -89,7 +89,7 @@ class Simulator:
         if requests is None:
             return generate(scenario, streams), streams
         if not isinstance(requests, RequestTable):
-            raise ValueError(
+            raise TypeError(
                 f"reset option 'requests': must be a RequestTable, got {type(requests).__name__}"
             )
         requests.validate()

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmroute_env.cluster.state import CONSTANTS, DEVICE, NANOSECONDS, Component
+from llmroute_env.cluster.dtypes import CONSTANTS, DEVICE, Component
+from llmroute_env.cluster.state import NANOSECONDS
 from llmroute_env.cluster.timing import IterationTiming
 from llmroute_env.scenario import Scenario
 from llmroute_env.scenario.saturation import limits

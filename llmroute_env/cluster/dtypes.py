@@ -1,0 +1,145 @@
+"""Fields of the kernel's structured arrays: of a request, a device, a slot and a lane."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Component(IntEnum):
+    """The reward components, by their weight in the objective."""
+
+    ALPHA = 0
+    BETA = 1
+    GAMMA = 2
+    SIGMA = 3
+    ZETA1 = 4
+    ZETA2 = 5
+
+
+_COMPONENTS = [component.name.lower() for component in Component]
+
+#: What does not change in an episode, shared by all lanes; (1,).
+CONSTANTS = np.dtype(
+    [
+        ("period_ns", np.int64),
+        ("horizon_ns", np.int64),  # T * period
+        ("horizon_periods", np.int64),  # T
+        ("drain", np.int64),
+        ("max_drain_periods", np.int64),
+        ("warmup_ns", np.int64),
+        ("block", np.int64),  # tokens in a KV block, 1 for exact accounting
+        ("head_of_line_skip", np.int64),
+        ("series_stride", np.int64),  # periods between two samples of the time series, 0 for none
+        ("largest", np.int64),  # largest s + o that some device can hold
+        ("largest_kv", np.int64),  # the same by KV alone
+        ("tail_eel_ns", np.int64),
+        ("tail_ttft_ns", np.int64),
+        *((name, np.float64) for name in _COMPONENTS),  # weights
+    ],
+    align=True,
+)
+
+#: (N, R): the request table and what has happened to each request.
+REQUEST = np.dtype(
+    [
+        ("arrival_ns", np.int64),
+        ("dispatch_ns", np.int64),  # -1 where not reached, like the next three
+        ("start_ns", np.int64),
+        ("first_token_ns", np.int64),
+        ("finish_ns", np.int64),
+        ("prompt", np.int32),
+        ("decode", np.int32),
+        ("predicted", np.float32),
+        ("tier", np.int32),
+        ("device", np.int32),  # -1 before dispatch
+        ("emitted", np.int32),  # up to date unless the request is active
+        ("preemptions", np.int32),
+        ("recomputed", np.int32),
+        ("following", np.int32),  # next request in the same FIFO, -1 at the tail
+        ("status", np.int8),
+        ("reason", np.int8),
+        ("missed", np.int8),  # 1 when an SLO limit is known to be missed
+    ],
+    align=True,
+)
+
+#: (N, G). A device counts its iterations, and a slot holds the count at which its request
+#: completes. At count n the request has emitted o - (finish - n): an iteration touches no request,
+#: and the next completion is known without looking at the batch.
+DEVICE = np.dtype(
+    [
+        ("batch_limit", np.int64),  # B
+        ("kv_limit", np.int64),  # M [tokens]
+        ("kv_blocks", np.int64),  # M in blocks
+        ("watermark", np.int64),  # blocks kept free at admission
+        ("kv_s", np.float64),  # iteration time per KV token [s]
+        ("prefill_s", np.float64),  # iteration time per recomputed token [s]
+        ("up", np.int64),
+        ("active", np.int64),  # requests in the batch
+        ("count", np.int64),  # finished iterations
+        ("kv_held", np.int64),  # sum of s + emitted over the batch [tokens]
+        ("blocks", np.int64),  # KV blocks that the coming or running iteration needs
+        ("next_finish", np.int64),  # count at which the first of the batch completes
+        ("fresh", np.int64),  # newest slots that have not finished an iteration since admission
+        ("prefill", np.int64),  # tokens that the coming iteration recomputes
+        ("running", np.int64),
+        ("start_ns", np.int64),  # of the running iteration, or of the last one
+        ("end_ns", np.int64),
+        ("last_ns", np.int64),  # duration of the last finished iteration
+        ("fifo_head", np.int64),
+        ("fifo_tail", np.int64),
+        ("fifo_length", np.int64),
+        ("fifo_tokens", np.int64),
+        ("fifo_predicted", np.float64),
+        ("busy_slot_ns", np.int64),  # request-nanoseconds after the warm-up
+        ("kv_token_s", np.float64),  # token-seconds after the warm-up
+        ("shown", np.int64),  # rows of the observed batch that are not zero
+    ],
+    align=True,
+)
+
+#: (N, G, B_max): batch slots, occupied ones first, in admission order.
+SLOT = np.dtype(
+    [
+        ("finish", np.int64),  # count at which the request completes
+        ("kv", np.int64),  # plus the count it is s + emitted
+        ("predicted", np.float64),  # minus the count it is ô - emitted
+        ("request", np.int64),
+    ],
+    align=True,
+)
+
+#: (N,): counters of each environment.
+LANE = np.dtype(
+    [
+        ("now_ns", np.int64),
+        ("period", np.int64),  # k
+        ("requests", np.int64),  # rows of the request table in use
+        ("arrived", np.int64),  # rows that have arrived, rejected ones included
+        ("hidden_head", np.int64),  # first row that may wait beyond the window
+        ("hidden", np.int64),  # waiting requests beyond the window
+        ("visible", np.int64),  # waiting requests in the window
+        ("shown", np.int64),  # rows of the observed queue that are not zero
+        ("dispatched", np.int64),  # requests in some FIFO
+        ("in_batch", np.int64),
+        ("completed", np.int64),
+        ("rejected", np.int64),
+        ("tokens", np.int64),  # decode tokens emitted
+        ("warm_tokens", np.int64),  # of them after the warm-up
+        ("terminated", np.int64),
+        ("truncated", np.int64),
+        ("cost", np.int64),  # SLO misses settled in the last step
+        ("invalid", np.int64),  # illegal actions in the last step
+        ("invalid_total", np.int64),
+        ("hidden_periods", np.int64),
+        ("imbalance_sum", np.float64),
+        ("imbalance_count", np.int64),
+        ("samples", np.int64),  # rows of the time series in use
+        *((name, np.float64) for name in _COMPONENTS),  # reward of the last step
+        *((f"{name}_total", np.float64) for name in _COMPONENTS),
+        ("reward_total", np.float64),
+    ],
+    align=True,
+)

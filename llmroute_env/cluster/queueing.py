@@ -1,0 +1,64 @@
+"""The router's queue of one lane: arrivals come in, actions send requests out. Compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmroute_env.cluster.device import Record, push_tail
+from llmroute_env.cluster.state import QUEUED, REJECTED, Array, RejectReason
+from llmroute_env.jit import compiled
+
+_KV_LIMIT, _CONTEXT_LIMIT = int(RejectReason.KV_LIMIT), int(RejectReason.CONTEXT_LIMIT)
+
+
+@compiled
+def arrive(p: Record, q: Array, v: Record, window: Array) -> None:
+    """Make the arrivals up to now visible; reject what no device can ever hold."""
+    last, j = min(v.now_ns, p.horizon_ns), v.arrived
+    while j < v.requests and q[j].arrival_ns <= last:
+        request = q[j]
+        final = np.int64(request.prompt) + request.decode
+        if final > p.largest:
+            request.status = REJECTED
+            request.reason = _KV_LIMIT if final > p.largest_kv else _CONTEXT_LIMIT
+            request.missed = 1
+            v.rejected += 1
+            v.cost += 1
+        else:
+            request.status = QUEUED
+            if v.hidden == 0 and v.visible < len(window):
+                window[v.visible] = j
+                v.visible += 1
+                v.hidden_head = j + 1
+            else:
+                v.hidden += 1
+        j += 1
+    v.arrived = j
+
+
+@compiled
+def dispatch(q: Array, v: Record, devices: Array, window: Array, action: Array) -> None:
+    """Send the chosen visible requests to FIFO tails, in queue order, and refill the window."""
+    kept, visible = 0, v.visible
+    for i in range(len(window)):
+        choice = action[i]
+        if i >= visible:
+            v.invalid += choice != 0
+            continue
+        j = window[i]
+        if 1 <= choice <= len(devices) and devices[choice - 1].up:
+            q[j].device = choice - 1
+            q[j].dispatch_ns = v.now_ns
+            push_tail(q, v, devices[choice - 1], j)
+        else:
+            v.invalid += choice != 0
+            window[kept] = j
+            kept += 1
+    v.invalid_total += v.invalid
+    while v.hidden > 0 and kept < len(window):
+        if q[v.hidden_head].status == QUEUED:
+            window[kept] = v.hidden_head
+            kept += 1
+            v.hidden -= 1
+        v.hidden_head += 1
+    v.visible = kept
