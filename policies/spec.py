@@ -71,7 +71,8 @@ def _attribute(env: Any, name: str) -> Any:
                     return getattr(holder, method)(name)[0]
                 except (AttributeError, IndexError, TypeError):
                     continue
+    kind = type(getattr(env, "unwrapped", env)).__name__
     raise ValueError(
-        f"{type(env).__name__} is not an LLMRoute environment: it has no `{name}`; "
+        f"{kind} is not an LLMRoute environment: it has no `{name}`; "
         'make one with gymnasium.make("llmroute_env:LLMRoute-v0", scenario=...)'
     )
