@@ -169,7 +169,9 @@ class FlatFeatures:
         out[...] = _saturating(observation["pending"], self.scales.window)
 
 
-class FlatObservation(gym.ObservationWrapper[Features, Any, Observation]):
+class FlatObservation(
+    gym.ObservationWrapper[Features, Any, Observation], gym.utils.RecordConstructorArgs
+):
     """One float32 vector in [0, 1] instead of the ``Dict``; works over `OneRequestEnv` too.
 
     ``env.layout`` names the blocks of the vector; their order and scales are those of
@@ -181,7 +183,8 @@ class FlatObservation(gym.ObservationWrapper[Features, Any, Observation]):
     """
 
     def __init__(self, env: gym.Env[Observation, Any], include_active: bool = True) -> None:
-        super().__init__(env)
+        gym.utils.RecordConstructorArgs.__init__(self, include_active=include_active)
+        gym.ObservationWrapper.__init__(self, env)
         space: Any = env.observation_space
         if not isinstance(space, spaces.Dict):
             raise TypeError(f"FlatObservation needs LLMRoute's Dict observations, not {space}")

@@ -47,7 +47,9 @@ class _Passed:
         }
 
 
-class OneRequestEnv(gym.Wrapper[Observation, Any, Observation, NDArray[np.int64]]):
+class OneRequestEnv(
+    gym.Wrapper[Observation, Any, Observation, NDArray[np.int64]], gym.utils.RecordConstructorArgs
+):
     """Asks about the visible requests of a period one after the other, oldest first.
 
     When all of them have been asked about, the period is stepped with the choices made, and the
@@ -81,7 +83,8 @@ class OneRequestEnv(gym.Wrapper[Observation, Any, Observation, NDArray[np.int64]
     """
 
     def __init__(self, env: gym.Env[Observation, NDArray[np.int64]]) -> None:
-        super().__init__(env)
+        gym.utils.RecordConstructorArgs.__init__(self)  # so that `env.spec` can make it again
+        gym.Wrapper.__init__(self, env)
         inner: Any = env.observation_space
         if not (isinstance(inner, spaces.Dict) and "queue" in inner.spaces):
             raise TypeError(f"OneRequestEnv needs LLMRoute's Dict observations, not {inner}")
