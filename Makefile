@@ -20,6 +20,8 @@ POLICIES ?= round_robin,lor,power_of_d,central_fifo,sjf,mc_sf,olp
 SEEDS ?= 10
 ARGS ?=
 PYTEST_ARGS ?=
+# Two test processes with a pool of threads each get in each other's way (torch: 20 times slower).
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPLBACKEND=Agg
 # On Linux, PyPI's torch brings CUDA with it (several GB). For the CPU build, where it can be reached:
 #   make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
@@ -60,14 +62,11 @@ setup-dev: $(DEV) ## environment of `make test` (torch for the CPU included)
 
 # --- main job --------------------------------------------------------------------------------
 
-# Every run gets the next free number, so nothing is overwritten; OUT=... resumes a run.
+# Every run gets a numbered folder of its own under results/compare; OUT=... resumes one.
 .PHONY: compare
 compare: $(REPORT) ## compare POLICIES on SCENARIO over SEEDS paired seeds
-	@out='$(OUT)'; number=1; \
-	if [ -z "$$out" ]; then \
-	  while out=results/compare/$$(printf '%03d' $$number); [ -e "$$out" ]; do number=$$((number + 1)); done; \
-	fi; \
-	set -x; $(PY) scripts/compare.py --scenario $(SCENARIO) --policies $(POLICIES) --seeds $(SEEDS) --out "$$out" $(ARGS)
+	$(PY) scripts/compare.py --scenario $(SCENARIO) --policies $(POLICIES) --seeds $(SEEDS) \
+	  $(if $(OUT),--out $(OUT)) $(ARGS)
 
 .PHONY: benchmark
 benchmark: $(REPORT) ## speed of the environment and of each policy's decision
@@ -81,7 +80,7 @@ docs-results: $(REPORT) ## write docs/results.md anew
 
 .PHONY: test
 test: $(DEV) ## the whole test suite
-	$(PY) -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	$(ONE_THREAD) $(PY) -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(DEV) ## ruff and mypy
