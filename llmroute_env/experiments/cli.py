@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
+from pydantic import BaseModel
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
-from llmroute_env.experiments.table import DEFAULT_METRICS, number
+from llmroute_env.experiments.table import DEFAULT_METRICS
 from llmroute_env.metrics import METRICS, TIMINGS
 from llmroute_env.scenario import Scenario, list_scenarios
 from llmroute_env.scenario.saturation import limits
@@ -30,9 +33,16 @@ examples:
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """Faults end in one line, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The arguments of the comparison."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="compare.py",
         description="Run routers on the same sample paths and compare them: table, CSV, plots, "
         "TensorBoard.",
@@ -99,18 +109,15 @@ def split_policies(text: str) -> list[str]:
     return policies
 
 
-def scenario_table(names: Sequence[str] | None = None) -> Table:
-    """Constants and offered loads of the embedded scenarios."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="scenarios", title_justify="left")
-    for head in ("name", "devices", "B", "M", "period [s]", "T", "arrivals [1/s]"):
-        table.add_column(head, justify="left" if head in ("name", "arrivals [1/s]") else "right")
-    for head in ("load: batch", "KV", "peak"):
-        table.add_column(head, justify="right")
-    table.add_column("prediction")
-    table.add_column("description", max_width=52)
-    for name in names or list_scenarios():
-        table.add_row(*_scenario_row(name))
-    return table
+def scenario_listing() -> Text:
+    """Every constant of the embedded scenarios, and their offered loads."""
+    listing = Text()
+    for name in list_scenarios():
+        scenario = Scenario.load(name)
+        listing.append(name, style="bold").append(f"  {scenario.description}\n")
+        for head, words in _facts(scenario).items():
+            listing.append(f"  {head:<11}", style="dim").append(f"{words}\n")
+    return listing
 
 
 def policy_table() -> Table:
@@ -125,32 +132,41 @@ def policy_table() -> Table:
     return table
 
 
-def _scenario_row(name: str) -> list[str]:
-    scenario = Scenario.load(name)
-    device, cluster = limits(scenario), scenario.cluster
-    load = scenario.offered_load()
-    loads = [f"{x:.2f}" if math.isfinite(x) else "–" for x in (load.batch, load.kv, load.peak)]
-    horizon = "trace" if scenario.horizon is None else f"{scenario.horizon:,}"
-    return [
-        name,
-        str(cluster.devices),
-        str(device.batch_limit),
-        f"{device.kv_limit:,}",
-        f"{scenario.period_s:g}",
-        horizon,
-        _pairs(scenario.workload.arrivals),
-        *loads,
-        _pairs(scenario.prediction),
-        scenario.description,
-    ]
+def _facts(scenario: Scenario) -> dict[str, str]:
+    device, cluster, load = limits(scenario), scenario.cluster, scenario.offered_load()
+    context = "none" if device.context_limit is None else f"{device.context_limit:,} tokens"
+    horizon = "as the trace" if scenario.horizon is None else f"{scenario.horizon:,} periods"
+    timing = cluster.timing.model_dump(exclude_none=True)
+    kind = timing.pop("kind")
+    loads = f"batch {load.batch:.2f}, KV {load.kv:.2f}, at the peak {load.peak:.2f}"
+    return {
+        "cluster": f"G {cluster.devices}, B {device.batch_limit}, M {device.kv_limit:,} tokens, "
+        f"context limit {context}, KV block {cluster.kv_block}",
+        "time": f"period {scenario.period_s:g} s, T {horizon}"
+        f"{' and drain' if scenario.drain else ''}, iteration {kind} {_pairs(timing)}",
+        "router": f"W {scenario.router.window}",
+        "arrivals": _section(scenario.workload.arrivals),
+        "lengths": _section(scenario.workload.lengths),
+        "prediction": _section(scenario.prediction),
+        "objective": _pairs(scenario.objective.model_dump()),
+        "load": loads if math.isfinite(load.batch) else "unknown: the trace file is not here",
+    }
 
 
-def _pairs(section: object) -> str:
-    """``kind key=value ...`` of one section."""
-    data: dict[str, object] = section.model_dump(exclude_none=True)  # type: ignore[attr-defined]
-    kind = str(data.pop("kind"))
-    words = [f"{k}={number(v) if isinstance(v, float) else v}" for k, v in data.items()]
-    return " ".join([kind, *words])
+def _section(section: BaseModel) -> str:
+    """``kind key=value ...`` of a part of the scenario."""
+    data = section.model_dump(exclude_none=True)
+    return f"{data.pop('kind')} {_pairs(data)}".rstrip()
+
+
+def _pairs(data: Mapping[str, object]) -> str:
+    words = []
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            words.append(f"{key}({_pairs(value)})")
+        else:
+            words.append(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}")
+    return " ".join(words)
 
 
 def _positive(text: str) -> int:
@@ -182,11 +198,11 @@ def _loads(text: str) -> tuple[float, ...]:
 
 
 def _metrics(text: str) -> tuple[str, ...]:
-    known = METRICS.keys() | TIMINGS.keys()
+    known = (*METRICS, *TIMINGS)
     keys = tuple(part.strip() for part in text.split(",") if part.strip())
     for key in keys:
         if key not in known:
-            raise argparse.ArgumentTypeError(
-                f"unknown metric {key!r}; known: {', '.join((*METRICS, *TIMINGS))}"
-            )
+            near = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+            raise argparse.ArgumentTypeError(f"unknown metric {key!r}; {hint}")
     return keys or DEFAULT_METRICS

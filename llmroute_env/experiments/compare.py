@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out, err = table.console(), table.console(stderr=True)
     try:
         if options.list:
-            out.print(cli.scenario_table())
+            out.print(cli.scenario_listing())
             out.print(cli.policy_table())
             return 0
         return _compare(options, out, err)

@@ -8,7 +8,7 @@ with the episodes that have no record.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from llmroute_env.env import LLMRouteEnv
 from llmroute_env.evaluation import EpisodeResult, evaluate, series_columns
 from llmroute_env.experiments.records import (
     EpisodeRecord,
@@ -24,6 +25,11 @@ from llmroute_env.experiments.records import (
     write_episode,
 )
 from llmroute_env.scenario import Scenario
+from policies.registry import make
+
+#: Seeds for which a policy that can record its inner state (prices) plays a second episode to do
+#: so; the first is left alone, because recording takes time that would count as decision time.
+RECORDED_SEEDS = 3
 
 #: Points of a stored time series; enough for a plot, and small next to the request log.
 SERIES_POINTS = 1000
@@ -51,6 +57,7 @@ class Task:
     seed: int
     stem: Path | None = None
     load: float | None = None
+    diagnostics: bool = False  #: also record the policy's inner state
 
 
 def missing(
@@ -67,7 +74,14 @@ def missing(
     points: list[tuple[Scenario, float | None]] = [(results.scenario, None)]
     points += [(at_load(results.scenario, load), load) for load in loads]
     return [
-        Task(scenario, policy, seed, results.episode_path(policy, seed, load), load)
+        Task(
+            scenario,
+            policy,
+            seed,
+            results.episode_path(policy, seed, load),
+            load,
+            diagnostics=load is None and seed in seeds[:RECORDED_SEEDS],
+        )
         for scenario, load in points
         for seed in seeds
         for policy in policies
@@ -142,11 +156,9 @@ def check(scenario: Scenario, policies: Sequence[str]) -> None:
         ValueError: a policy's name or parameter is wrong, or the scenario cannot be built; one
             line.
     """
-    import policies as registry
-
     env = _environment(scenario)
     for policy in policies:
-        registry.make(policy, env)
+        make(policy, env)
 
 
 def compile_policies(scenario: Scenario, policies: Sequence[str]) -> None:
@@ -165,12 +177,13 @@ def run_task(task: Task) -> EpisodeRecord:
     env = _environment(task.scenario)
     try:
         result = evaluate(env, task.policy, task.seed)
+        diagnostics = result.diagnostics or (_recorded(env, task) if task.diagnostics else {})
     except Exception as error:  # noqa: BLE001  (a user's policy may raise anything)
         where = f"policy {task.policy}, seed {task.seed}"
         raise EpisodeError(
             f"{where}: {type(error).__name__}: {error}", traceback.format_exc()
         ) from None
-    record = _record(task, result)
+    record = _record(task, result, diagnostics)
     if task.stem is not None:
         write_episode(task.stem, record)
     return record
@@ -187,21 +200,28 @@ def _completed(tasks: Sequence[Task], jobs: int) -> Iterable[EpisodeRecord]:
 
 
 @lru_cache(maxsize=2)
-def _environment(scenario: Scenario) -> Any:
+def _environment(scenario: Scenario) -> LLMRouteEnv:
     """One environment per scenario and process: making one costs more than resetting it."""
-    import gymnasium as gym
-
-    return gym.make("llmroute_env:LLMRoute-v0", scenario=scenario, disable_env_checker=True)
+    return LLMRouteEnv(scenario)
 
 
-def _record(task: Task, result: EpisodeResult) -> EpisodeRecord:
+def _recorded(env: LLMRouteEnv, task: Task) -> dict[str, np.ndarray]:
+    """What the policy records of its inner state when it is told to; empty if it cannot."""
+    policy = make(task.policy, env)
+    if getattr(getattr(policy, "parameters", None), "record", None) != 0:
+        return {}
+    policy = make(task.policy, env, record=task.scenario.horizon_periods)
+    return evaluate(env, policy, task.seed).diagnostics
+
+
+def _record(task: Task, result: EpisodeResult, recorded: Mapping[str, np.ndarray]) -> EpisodeRecord:
     arrays: dict[str, Any] = {}
     if task.load is None:
         arrays |= {f"requests/{name}": _small(column) for name, column in result.log.items()}
         arrays["capacity/batch_limit"] = result.stats.batch_limit
         arrays["capacity/kv_limit"] = result.stats.kv_limit
         series = {f"series/{name}": column for name, column in series_columns(result.stats).items()}
-        diagnostics = {f"diagnostics/{name}": a for name, a in result.diagnostics.items()}
+        diagnostics = {f"diagnostics/{name}": a for name, a in recorded.items()}
         arrays |= {name: _thinned(array) for name, array in (series | diagnostics).items()}
     return EpisodeRecord(
         scenario=task.scenario.name,
