@@ -1,0 +1,237 @@
+"""Greedy admission: candidates by descending margin, as long as they fit.
+
+A candidate is a (request, device) pair; its margin is the normalized reward less the cost of its
+column at the learned prices. Pairs are admitted in the order of their margins, a request once, as
+long as the device has a free slot and enough KV at every slot of the planned stay, and (unless
+work-conserving) the margin is positive. Work-conserving, pairs with a margin of 0 or less follow
+the positive ones into capacity that would otherwise stay idle; the paper stops at 0.
+
+Partial selection: a heap over requests, keyed by minus the best margin among the devices that can
+take them now. Room only shrinks during a period, so margins only fall; a key is checked when it
+is popped.
+
+Ties: of equal margins, the older request; of devices with equal margins, the one with the smaller
+share of its batch slots taken, then the next one in turn from a pointer in the memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmroute_env.jit import compiled
+from llmroute_env.spaces import Queue
+from policies.olp.columns import plan_length, reward
+from policies.olp.forecast import find_peaks, read_departures
+from policies.olp.prices import column_cost
+from policies.olp.state import Load, Number, OlpMemory, OlpScratch, Terms
+from policies.ordering import heapify, pop
+
+
+@compiled
+def offer(
+    prompt: int, predicted: float, waited_s: float, limit: int, terms: Terms
+) -> tuple[int, float]:
+    """Planned length and normalized reward of a start now; (0, 0) where it can never fit.
+
+    Args:
+        limit: PLAN_LIMIT of the device.
+    """
+    length = plan_length(predicted, prompt, limit)
+    if length == 0:
+        return 0, 0.0
+    return length, min(terms.scale * reward(length, waited_s, terms), 1.0)
+
+
+@compiled
+def price(
+    prompt: int,
+    length: int,
+    g: int,
+    terms: Terms,
+    load: np.ndarray,
+    sums: np.ndarray,
+    carry: np.ndarray,
+) -> float:
+    """What a start on device g costs, now, at the learned prices."""
+    if terms.priced == 0:
+        return 0.0
+    block, lane = load[g, Load.BLOCK], load[g, Load.LANE]
+    last = min(length, terms.lookahead)
+    return column_cost(sums, carry, block, terms.bits, lane, terms.width, 0, last, prompt + 1.0)
+
+
+@compiled
+def open_devices(
+    devices: np.ndarray,
+    active: np.ndarray,
+    load: np.ndarray,
+    leaving: np.ndarray,
+    peaks: np.ndarray,
+) -> int:
+    """Find the devices that may start something now and forecast their KV peaks; count them.
+
+    A device is open with a free slot that no FIFO content needs and room for the smallest request
+    (one prompt token, one decode token) at the boundary at which it would join.
+    """
+    count = 0
+    for g in range(devices.shape[0]):
+        if (
+            load[g, Load.USED] < load[g, Load.BATCH_LIMIT]
+            and load[g, Load.PHYSICAL] + 2 <= load[g, Load.KV_LIMIT]
+        ):
+            load[g, Load.OPEN] = 1
+            count += 1
+            read_departures(devices, active, g, leaving)
+            find_peaks(load, leaving, g, peaks)
+    return count
+
+
+@compiled
+def fits(load: np.ndarray, peaks: np.ndarray, g: int, length: int, prompt: int) -> bool:
+    """Tell whether an open device has KV for the request at every slot of its planned stay."""
+    top = min(length, peaks.shape[1] - 1)
+    return peaks[g, top] + prompt + 1 <= load[g, Load.KV_LIMIT]  # type: ignore[no-any-return]
+
+
+@compiled
+def best_device(
+    prompt: int,
+    predicted: float,
+    waited_s: float,
+    pointer: int,
+    terms: Terms,
+    load: np.ndarray,
+    peaks: np.ndarray,
+    sums: np.ndarray,
+    carry: np.ndarray,
+) -> tuple[float, int, int]:
+    """Largest margin of a request over the devices that can take it: margin, device, length."""
+    best = -np.inf
+    chosen, planned = -1, 0
+    limit, length, worth = -1, 0, 0.0
+    for g in range(load.shape[0]):
+        if load[g, Load.OPEN] == 0:
+            continue
+        if load[g, Load.PLAN_LIMIT] != limit:  # once for all where devices are alike
+            limit = load[g, Load.PLAN_LIMIT]
+            length, worth = offer(prompt, predicted, waited_s, limit, terms)
+        if length == 0 or not fits(load, peaks, g, length, prompt):
+            continue
+        margin = worth - price(prompt, length, g, terms, load, sums, carry)
+        if margin > best or (margin == best and _emptier(load, g, chosen, pointer)):
+            best, chosen, planned = margin, g, length
+    return best, chosen, planned
+
+
+@compiled
+def _emptier(load: np.ndarray, g: int, other: int, pointer: int) -> bool:
+    """Tell whether g has a smaller share of its slots taken, or an equal one and its turn first."""
+    mine = load[g, Load.USED] * load[other, Load.BATCH_LIMIT]
+    its = load[other, Load.USED] * load[g, Load.BATCH_LIMIT]
+    if mine != its:
+        return mine < its  # type: ignore[no-any-return]
+    devices = load.shape[0]
+    return (g - pointer) % devices < (other - pointer) % devices  # type: ignore[no-any-return]
+
+
+@compiled
+def _put_back(keys: np.ndarray, heap: np.ndarray, size: int, row: int) -> None:
+    """Insert ``row`` into a heap of ``size`` rows; the order is that of ``policies.ordering``."""
+    at = size
+    while at > 0:
+        parent = (at - 1) // 2
+        above = heap[parent]
+        if keys[above] < keys[row] or (keys[above] == keys[row] and above < row):
+            break
+        heap[at] = above
+        at = parent
+    heap[at] = row
+
+
+@compiled
+def admit(
+    queue: np.ndarray,
+    waiting: int,
+    work_conserving: int,
+    terms: Terms,
+    memory: OlpMemory,
+    scratch: OlpScratch,
+    action: np.ndarray,
+) -> None:
+    """Rank the visible requests and write the admissions of this period into ``action``.
+
+    Call after :func:`open_devices` found at least one device.
+    """
+    load, peaks, leaving = scratch.load, scratch.peaks, scratch.leaving
+    sums, carry, keys, heap = scratch.sums, scratch.carry, scratch.keys, scratch.heap
+    numbers, margins, pointer = memory.numbers, memory.margins, memory.pointer
+    floor = -np.inf if work_conserving else 0.0
+    margins[:] = np.nan
+    size = 0
+    positive = 0
+    for row in range(waiting):
+        prompt = int(queue[row, Queue.PROMPT])
+        predicted = np.float64(queue[row, Queue.PREDICTED])
+        waited = np.float64(queue[row, Queue.WAITED])
+        best, g, _ = best_device(
+            prompt, predicted, waited, pointer[0], terms, load, peaks, sums, carry
+        )
+        if g < 0:
+            continue
+        margins[row] = best
+        if best > 0.0:
+            positive += 1
+        if best > floor:
+            keys[row] = -best
+            heap[size] = row
+            size += 1
+    numbers[Number.RANKED] += waiting
+    numbers[Number.POSITIVE] += positive
+    heapify(keys, heap, size)
+    while size > 0:
+        row = pop(keys, heap, size)
+        size -= 1
+        prompt = int(queue[row, Queue.PROMPT])
+        predicted = np.float64(queue[row, Queue.PREDICTED])
+        waited = np.float64(queue[row, Queue.WAITED])
+        best, g, length = best_device(
+            prompt, predicted, waited, pointer[0], terms, load, peaks, sums, carry
+        )
+        if g < 0:
+            continue
+        if best == -keys[row]:
+            action[row] = g + 1
+            pointer[0] = (g + 1) % load.shape[0]
+            numbers[Number.STARTED] += 1.0
+            if best > 0.0:
+                numbers[Number.STARTED_POSITIVE] += 1.0
+            if not _occupy(load, leaving, peaks, g, length, prompt):
+                break
+        elif best > floor:  # the device it wanted is taken; it waits for its next best one
+            keys[row] = -best
+            _put_back(keys, heap, size, row)
+            size += 1
+
+
+@compiled
+def _occupy(
+    load: np.ndarray, leaving: np.ndarray, peaks: np.ndarray, g: int, length: int, prompt: int
+) -> bool:
+    """Book an admission on device g; tell whether any device is still open."""
+    load[g, Load.USED] += 1
+    load[g, Load.TOKENS] += prompt + 1
+    load[g, Load.PHYSICAL] += prompt + 1
+    if (
+        load[g, Load.USED] < load[g, Load.BATCH_LIMIT]
+        and load[g, Load.PHYSICAL] + 2 <= load[g, Load.KV_LIMIT]
+    ):
+        if length < leaving.shape[2]:
+            leaving[g, 0, length] += 1
+            leaving[g, 1, length] += prompt + 1
+        find_peaks(load, leaving, g, peaks)
+        return True
+    load[g, Load.OPEN] = 0
+    still_open = 0
+    for other in range(load.shape[0]):
+        still_open += load[other, Load.OPEN]
+    return still_open > 0

@@ -1,0 +1,72 @@
+"""Columns of the online LP: planned length, decision reward, norm.
+
+A column is one action (request j, device g, start slot): a reward and the capacity it would take,
+one batch slot and s + θ + 1 KV tokens at age θ < n. Its slots are contiguous, so (start, n, s, g)
+is all of it.
+
+Conventions, with 0-based period boundaries (source: arXiv 2607.03948, section 3.1 and B):
+
+* ô is planned as n = clip(round(ô), 1, min(M, context) - s), ties up. The same n is used in the
+  reward and in the column. The paper leaves ô free; an ô above the limit would then wait forever.
+* A start at boundary k ends at boundary k + n, hence saved steps T - k - n and tail test
+  waited + n < t1'. The paper's 1-based T - (k + n - 1) and k + n - t are the same numbers.
+* Rolling horizon: T - k is a constant R. Fixed horizon: R is what is left of the episode.
+* A slot is one iteration. ``iteration`` [periods per slot] converts where they differ.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmroute_env.jit import compiled
+from policies.olp.state import Terms
+
+
+@compiled
+def plan_length(predicted: float, prompt: int, limit: int) -> int:
+    """Plan clip(round(ô), 1, limit - s) tokens; 0 where the request can never fit."""
+    room = limit - prompt
+    if room < 1:
+        return 0
+    if not predicted < room:
+        return room
+    return max(int(np.floor(predicted + 0.5)), 1)
+
+
+@compiled
+def reward(length: int, waited_s: float, terms: Terms) -> float:
+    """The decision reward r of a start now, before normalization.
+
+    Args:
+        length: n, planned iterations.
+        waited_s: time since arrival [s].
+        terms: weights, horizon and iteration time of this period.
+    """
+    stay = float(length)
+    value = terms.alpha * min(stay, terms.horizon_tokens)
+    value += terms.beta * max(terms.horizon - stay * terms.iteration, 0.0) + terms.start
+    if terms.zeta1 > 0.0 and waited_s + stay * terms.iteration_s < terms.tail_eel_s:
+        value += terms.zeta1
+    if terms.zeta2 > 0.0 and waited_s < terms.tail_ttft_s:
+        value += terms.zeta2
+    return value
+
+
+@compiled
+def largest_reward(horizon: float, iteration: float, weights: np.ndarray) -> float:
+    """Least upper bound of :func:`reward` over n and waited, 1 when all weights are 0.
+
+    The first two terms are linear in n up to R, so one of the two ends is the largest.
+    """
+    value = max(weights[0] / iteration, weights[1]) * horizon + weights[2] * horizon
+    value += weights[3] + weights[4] + weights[5]
+    return value if value > 0.0 else 1.0
+
+
+@compiled
+def memory_norm(prompt: int, length: int) -> float:
+    """Sum over θ < length of (s + 1 + θ)^2 [tokens^2], in closed form."""
+    m = float(length)
+    lead = prompt + 1.0
+    ramp = m * (m - 1.0)
+    return m * lead * lead + lead * ramp + ramp * (2.0 * m - 1.0) / 6.0

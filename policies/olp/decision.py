@@ -1,0 +1,229 @@
+"""One period of OLP, compiled: clock, arrivals, prices, history, admissions.
+
+Order, as in the paper's algorithm 1: prices are learned from the history up to the last period,
+decide this period, and this period's first-seen requests enter the history afterwards.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmroute_env.jit import compiled
+from llmroute_env.spaces import Clock, Device, Queue
+from policies.olp.admission import admit, offer, open_devices, price
+from policies.olp.columns import largest_reward
+from policies.olp.drift import (
+    arrival_rate,
+    count_arrivals,
+    iteration_periods,
+    rate_increased,
+)
+from policies.olp.forecast import read_load
+from policies.olp.history import forget_before, remember
+from policies.olp.pricing import update_prices
+from policies.olp.state import Load, Number, OlpMemory, OlpParams, OlpScratch, Terms
+
+
+@compiled
+def _tick(devices: np.ndarray, clock: np.ndarray, params: OlpParams, numbers: np.ndarray) -> int:
+    """Move the clock to this period; return by how many slots the look-ahead moves.
+
+    A slot is one iteration. Its length in periods is a moving average of the mean of
+    LAST_ITERATION over the devices that have one, 1 before that; exactly 1 in lock-step.
+    """
+    total, seen = 0.0, 0
+    for g in range(devices.shape[0]):
+        if devices[g, Device.LAST_ITERATION] > 0.0:
+            total += np.float64(devices[g, Device.LAST_ITERATION])
+            seen += 1
+    if seen > 0:
+        # The telemetry is float32, so the period is rounded alike.
+        observed = total / seen / np.float64(np.float32(params.period_s))
+        known = numbers[Number.ITERATION]
+        if known > 0.0:
+            observed = known + params.smoothing * (observed - known)
+        numbers[Number.ITERATION] = observed
+    period = np.float64(clock[Clock.PERIOD])
+    before = numbers[Number.SLOT]
+    if numbers[Number.PERIOD] >= 0.0:
+        gone = max(period - numbers[Number.PERIOD], 0.0)
+        numbers[Number.SLOT] = before + gone / iteration_periods(numbers)
+    numbers[Number.PERIOD] = period
+    return int(np.floor(numbers[Number.SLOT]) - np.floor(before))
+
+
+@compiled
+def _horizon(clock: np.ndarray, params: OlpParams, numbers: np.ndarray, most: int) -> float:
+    """R [periods]: what is left of the episode, or constant and at least the longest stay."""
+    if params.rolling == 0:
+        return float(clock[Clock.LEFT])
+    if params.window_periods > 0.0:
+        return float(max(params.window_periods, numbers[Number.LONGEST]))
+    return max(most - 1.0, 1.0) * iteration_periods(numbers)
+
+
+@compiled
+def _most_tokens(load: np.ndarray) -> int:
+    """Most tokens s + n that some device can give one request."""
+    most = 0
+    for g in range(load.shape[0]):
+        most = max(most, load[g, Load.PLAN_LIMIT])
+    return most
+
+
+@compiled
+def _largest_kv(devices: np.ndarray) -> float:
+    """The largest KV limit M of all devices, up or down [tokens]."""
+    largest = 1.0
+    for g in range(devices.shape[0]):
+        largest = max(largest, np.float64(devices[g, Device.KV_LIMIT]))
+    return largest
+
+
+@compiled
+def _see_arrivals(
+    queue: np.ndarray,
+    queue_id: np.ndarray,
+    waiting: int,
+    hidden: float,
+    most: int,
+    params: OlpParams,
+    memory: OlpMemory,
+) -> None:
+    """Count arrivals, keep the longest stay, and forget what is stale when the rate rises.
+
+    A request first seen was hidden before or has just arrived, so arrivals are the first-seen ones
+    plus the growth of the hidden queue.
+    """
+    numbers = memory.numbers
+    iteration = iteration_periods(numbers)
+    seen_before = numbers[Number.LAST_ID]
+    new = 0
+    for row in range(waiting):
+        if queue_id[row] > seen_before:
+            new += 1
+            numbers[Number.LAST_ID] = max(numbers[Number.LAST_ID], np.float64(queue_id[row]))
+            stay = min(np.float64(queue[row, Queue.PREDICTED]), float(most)) * iteration
+            numbers[Number.LONGEST] = max(numbers[Number.LONGEST], np.ceil(stay))
+    arrived = max(new + int(hidden - numbers[Number.HIDDEN]), 0)
+    numbers[Number.HIDDEN] = hidden
+    count_arrivals(numbers, memory.arrivals, arrived)
+    if params.drift_periods > 0 and rate_increased(numbers, params.drift_periods, params.drift_z):
+        oldest = numbers[Number.SLOT] - params.drift_periods / iteration
+        forget_before(memory, int(np.ceil(oldest)), params.grid.lookahead)
+
+
+@compiled
+def _enter_history(
+    queue: np.ndarray,
+    queue_id: np.ndarray,
+    waiting: int,
+    seen_before: float,
+    terms: Terms,
+    memory: OlpMemory,
+    scratch: OlpScratch,
+) -> None:
+    """Enter the best action of every first-seen request; devices with equal margins in turn."""
+    load, sums, carry = scratch.load, scratch.sums, scratch.carry
+    devices = load.shape[0]
+    now = int(np.floor(memory.numbers[Number.SLOT]))
+    for row in range(waiting):
+        if queue_id[row] <= seen_before:
+            continue
+        prompt = int(queue[row, Queue.PROMPT])
+        predicted = np.float64(queue[row, Queue.PREDICTED])
+        waited = np.float64(queue[row, Queue.WAITED])
+        best, chosen, planned, value = -np.inf, -1, 0, 0.0
+        for turn in range(devices):
+            g = (memory.pointer[0] + turn) % devices
+            length, worth = offer(prompt, predicted, waited, load[g, Load.PLAN_LIMIT], terms)
+            if length == 0:
+                continue
+            margin = worth - price(prompt, length, g, terms, load, sums, carry)
+            if margin > best:
+                best, chosen, planned, value = margin, g, length, worth
+        if chosen >= 0:
+            memory.pointer[0] = (chosen + 1) % devices
+            remember(memory, now, planned, prompt, chosen, value, terms.lookahead)
+
+
+@compiled
+def _record(params: OlpParams, memory: OlpMemory) -> None:
+    """Sample ``memory.series``, a ring."""
+    size = memory.series.shape[0]
+    tick = int(memory.numbers[Number.TICK]) - 1
+    if size == 0 or tick % params.record_stride != 0:
+        return
+    grid, numbers = params.grid, memory.numbers
+    row = memory.series[tick // params.record_stride % size]
+    row[0] = numbers[Number.PERIOD]
+    for resource in range(2):
+        total = 0.0
+        for block in range(grid.blocks):
+            for at_row in range(grid.rows):
+                for at in range(grid.lanes):
+                    total += memory.prices[block, resource, at_row, at]
+        row[1 + resource] = total / (grid.devices * grid.lookahead)
+    row[3] = arrival_rate(numbers)
+
+
+@compiled
+def decide(
+    queue: np.ndarray,
+    queue_id: np.ndarray,
+    devices: np.ndarray,
+    active: np.ndarray,
+    clock: np.ndarray,
+    params: OlpParams,
+    memory: OlpMemory,
+    scratch: OlpScratch,
+    action: np.ndarray,
+) -> None:
+    """Decide one period. Shapes: ``policies.base.Kernels``."""
+    action[:] = 0
+    numbers, load = memory.numbers, scratch.load
+    waiting = 0
+    while waiting < queue_id.shape[0] and queue_id[waiting] >= 0:
+        waiting += 1
+    slots = _tick(devices, clock, params, numbers)
+    read_load(devices, params.context_limit, params.grid.block, load)
+    most = _most_tokens(load)
+    seen_before = numbers[Number.LAST_ID]
+    hidden = np.float64(clock[Clock.HIDDEN])
+    _see_arrivals(queue, queue_id, waiting, hidden, most, params, memory)
+    horizon = _horizon(clock, params, numbers, most)
+    iteration = iteration_periods(numbers)
+    largest = params.normalizer
+    if largest == 0.0:
+        longest = horizon if params.rolling else max(params.horizon_periods, horizon)
+        largest = largest_reward(longest, iteration, params.weights)
+    grid = params.grid
+    weights = params.weights
+    terms = Terms(
+        weights[0],
+        weights[1],
+        weights[2] * horizon + weights[3],
+        weights[4],
+        weights[5],
+        weights[6],
+        weights[7],
+        horizon,
+        horizon / iteration,
+        iteration,
+        iteration * params.period_s,
+        1.0 / largest,
+        params.priced,
+        grid.block,
+        grid.bits,
+        grid.lookahead,
+    )
+    if params.priced:
+        mem_scale = params.mem_scale
+        if mem_scale == 0.0:
+            mem_scale = 1.0 / _largest_kv(devices)
+        update_prices(devices, active, slots, params, memory, scratch, mem_scale)
+        _record(params, memory)
+    if waiting > 0 and open_devices(devices, active, load, scratch.leaving, scratch.peaks) > 0:
+        admit(queue, waiting, params.work_conserving, terms, memory, scratch, action)
+    if params.priced:
+        _enter_history(queue, queue_id, waiting, seen_before, terms, memory, scratch)

@@ -1,0 +1,123 @@
+"""Records that OLP's compiled decision works on: constants, memory and working space."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from policies.olp.layout import Grid
+
+
+class Number(IntEnum):
+    """Entries of ``memory.numbers``, float64 (integers in it are exact)."""
+
+    PERIOD = 0  #: period index of the last decision, -1 before the first
+    SLOT = 1  #: the clock in slots (iterations), not rounded
+    ITERATION = 2  #: smoothed length of an iteration [periods], 0 before telemetry shows one
+    LONGEST = 3  #: longest planned stay seen [periods]
+    LAST_ID = 4  #: largest request id seen, -1 before the first
+    HIDDEN = 5  #: waiting requests beyond the window at the last decision
+    COLUMNS = 6  #: columns in the history
+    WRITE = 7  #: row of the history that is written next
+    SUM_REWARD = 8  #: over the history: normalized rewards
+    SUM_BATCH = 9  #: over the history: squared norms of the batch entries
+    SUM_MEMORY = 10  #: over the history: squared norms of the memory entries [tokens^2]
+    ELAPSED = 11  #: periods since the rate estimate started anew
+    ARRIVALS = 12  #: arrivals in them
+    RECENT = 13  #: arrivals in the drift window
+    TICK = 14  #: periods decided
+    DRIFTS = 15  #: rate increases detected
+    LAST_DRIFT = 16  #: period of the last one, -1 if none
+    RANKED = 17  #: candidates ranked, a request once per period in which some device is open
+    POSITIVE = 18  #: of them, with a positive margin
+    STARTED = 19  #: requests sent
+    STARTED_POSITIVE = 20  #: of them, with a positive margin
+
+
+class Load(IntEnum):
+    """Columns of ``scratch.load``, int64: what a device holds, with this period's admissions."""
+
+    USED = 0  #: active + FIFO + just sent [requests]
+    TOKENS = 1  #: their KV tokens in the next iteration [tokens]
+    PHYSICAL = 2  #: KV tokens at the boundary at which a newcomer joins, nobody leaving [tokens]
+    BATCH_LIMIT = 3  #: B, 0 when the device is down [requests]
+    KV_LIMIT = 4  #: M, 0 when the device is down [tokens]
+    PLAN_LIMIT = 5  #: most tokens s + n of one request, min(M, context) [tokens]
+    OPEN = 6  #: 1 while the device may start something this period
+    BLOCK = 7  #: block of the grid
+    LANE = 8  #: lane in the block
+
+
+class OlpParams(NamedTuple):
+    """Constants of one policy."""
+
+    grid: Grid
+    priced: int  #: 1: prices are learned, 0: they stay 0
+    step_size: float
+    mem_scale: float  #: 0: 1 / the largest M
+    rolling: int  #: 1: rolling horizon
+    window_periods: float  #: R with a rolling horizon, 0: the longest stay that fits a device
+    horizon_periods: float  #: T
+    work_conserving: int
+    normalizer: float  #: 0: the largest reward
+    period_s: float
+    smoothing: float  #: weight of a new iteration time in its moving average
+    record_stride: int  #: periods between two samples of ``series``
+    drift_periods: int  #: window of the drift test, 0: none
+    drift_z: float
+    weights: np.ndarray  #: (8,) alpha ... zeta2, tail_eel_s, tail_ttft_s
+    context_limit: np.ndarray  #: (G,) int64 [tokens]
+
+
+class Terms(NamedTuple):
+    """What margins of one period depend on, beside the prices and the devices."""
+
+    alpha: float
+    beta: float
+    start: float  #: gamma * R + sigma, the same for every start
+    zeta1: float
+    zeta2: float
+    tail_eel_s: float
+    tail_ttft_s: float
+    horizon: float  #: R [periods]
+    horizon_tokens: float  #: R in iterations
+    iteration: float  #: length of an iteration [periods]
+    iteration_s: float  #: the same [s]
+    scale: float  #: 1 / the reward normalizer
+    priced: int
+    width: int  #: devices per block of the grid
+    bits: int  #: of the grid
+    lookahead: int
+
+
+class OlpMemory(NamedTuple):
+    """What survives to the next period (one lane)."""
+
+    rng: np.ndarray  #: (1,) uint64
+    pointer: np.ndarray  #: (1,) int64, device that wins the next tie
+    numbers: np.ndarray  #: (len(Number),) float64
+    prices: np.ndarray  #: (blocks, 2, rows, lanes) float64
+    columns: np.ndarray  #: (history, 4) int32, see ``layout.Column``
+    rewards: np.ndarray  #: (history,) float64, normalized
+    arrivals: np.ndarray  #: (drift window,) int32, arrivals per period, a ring
+    margins: np.ndarray  #: (W,) float32, margins of the last ranking, NaN where none
+    series: np.ndarray  #: (record, 4) float32: period, mean p_bat, mean p_mem, arrival rate
+
+
+class OlpScratch(NamedTuple):
+    """Working space; content is meaningless between calls."""
+
+    scarcity: np.ndarray  #: (2, rows, lanes) d of one block
+    events: np.ndarray  #: (2, rows, lanes) zero between calls
+    sums: np.ndarray  #: (blocks, 2, rows, lanes)
+    carry: np.ndarray  #: (blocks, 2, lanes)
+    running: np.ndarray  #: (4, lanes) zero between calls
+    limits: np.ndarray  #: (2, lanes) B and M of one block
+    picks: np.ndarray  #: (K, batch) int32
+    load: np.ndarray  #: (G, len(Load)) int64
+    leaving: np.ndarray  #: (G, 2, H) int64, requests and KV leads that leave at a slot
+    peaks: np.ndarray  #: (G, H + 1) int64, max over slots < n of occupied KV + slot
+    keys: np.ndarray  #: (W,) float64, minus the margins
+    heap: np.ndarray  #: (W,) int64, rows as a heap
