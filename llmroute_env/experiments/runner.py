@@ -7,6 +7,7 @@ with the episodes that have no record.
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -194,9 +195,16 @@ def _completed(tasks: Sequence[Task], jobs: int) -> Iterable[EpisodeRecord]:
         return (run_task(task) for task in tasks)
     from joblib import Parallel, delayed
 
+    here = Path.cwd()
     parallel = Parallel(n_jobs=min(jobs, len(tasks)), return_as="generator_unordered")
-    finished: Iterable[EpisodeRecord] = parallel(delayed(run_task)(task) for task in tasks)
+    finished: Iterable[EpisodeRecord] = parallel(delayed(_run_at)(here, task) for task in tasks)
     return finished
+
+
+def _run_at(directory: Path, task: Task) -> EpisodeRecord:
+    # Workers outlive a run: paths, and a module of the user's, count from where *this* run is.
+    os.chdir(directory)
+    return run_task(task)
 
 
 @lru_cache(maxsize=2)
