@@ -13,7 +13,7 @@ from pydantic import Field
 
 from llmroute_env.cluster.clock import now_ns
 from llmroute_env.cluster.kernel import is_over, step_lane
-from llmroute_env.cluster.observe import observe
+from llmroute_env.cluster.observe import observe, observe_load
 from llmroute_env.cluster.state import Handle
 from llmroute_env.jit import compiled
 from llmroute_env.spaces import Queue
@@ -181,16 +181,17 @@ def run(
         )
         if period < times.shape[0]:
             times[period] = now_ns() - start
-        step_lane(state, 0, action)
-        observe(state, 0)
+        step_lane(state, 0, action[: state.lanes[0].visible])
+        observe_load(state, 0)
         period += 1
+    observe(state, 0)
     return period
 
 
 class CentralParameters(PolicyParameters):
     """``fit``: which device starts a request, the fullest that can (best) or the emptiest."""
 
-    fit: Literal["best", "balance"] = "best"
+    fit: Literal["best", "balance"] = "balance"
 
     @property
     def fit_code(self) -> Fit:

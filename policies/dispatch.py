@@ -12,7 +12,7 @@ import numpy as np
 
 from llmroute_env.cluster.clock import now_ns
 from llmroute_env.cluster.kernel import is_over, step_lane
-from llmroute_env.cluster.observe import observe
+from llmroute_env.cluster.observe import observe, observe_load
 from llmroute_env.cluster.state import Handle
 from llmroute_env.jit import compiled
 from llmroute_env.spaces import Active, Device, Queue
@@ -225,7 +225,11 @@ def run(
         )
         if period < times.shape[0]:
             times[period] = now_ns() - start
-        step_lane(state, 0, action)
-        observe(state, 0)
+        step_lane(state, 0, action[: state.lanes[0].visible])
+        if params.rule >= Rule.TOKENS:
+            observe(state, 0)
+        else:
+            observe_load(state, 0)
         period += 1
+    observe(state, 0)
     return period

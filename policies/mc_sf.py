@@ -168,7 +168,7 @@ def run(
         )
         if period < times.shape[0]:
             times[period] = now_ns() - start
-        step_lane(state, 0, action)
+        step_lane(state, 0, action[: state.lanes[0].visible])
         observe(state, 0)
         period += 1
     return period

@@ -133,8 +133,9 @@ def test_fifo_is_blocked_by_its_head_and_sjf_passes_over_it() -> None:
 def test_best_fit_and_balance() -> None:
     gpus = [Gpu(batch=[(100, 9.0)]), Gpu(batch=[(700, 9.0)]), Gpu(batch=[(960, 9.0)])]
     scene = Scene(gpus, [Waiting(50)])
-    assert choices("central_fifo", scene) == [1]  # 2 is too full; 1 keeps less free than 0 would
-    assert choices("central_fifo:fit=balance", scene) == [0]
+    assert choices("central_fifo", scene) == [0]
+    # 2 is too full; 1 keeps less free than 0 would
+    assert choices("central_fifo:fit=best", scene) == [1]
     # balance goes by the share of M: 400 of 4000 is less than 150 of 1000
     gpus = [Gpu(batch=[(150, 9.0)]), Gpu(batch=[(400, 9.0)], kv_limit=4000)]
     assert choices("sjf:fit=balance", Scene(gpus, [Waiting(50)])) == [1]

@@ -30,7 +30,7 @@ def clear_requests(q: Array) -> None:
 def clear_device(d: Record) -> None:
     """Empty a device; its limits stay."""
     d.up = 1
-    d.active = d.count = d.kv_held = d.blocks = d.next_finish = d.fresh = d.prefill = 0
+    d.active = d.count = d.turn = d.kv_held = d.blocks = d.next_finish = d.fresh = d.prefill = 0
     d.running = d.start_ns = d.end_ns = d.last_ns = 0
     d.fifo_head = d.fifo_tail = d.fifo_length = d.fifo_tokens = d.busy_slot_ns = 0
     d.fifo_predicted = d.kv_token_s = 0.0

@@ -23,6 +23,8 @@ _NEVER = np.int64(2**62)
 @compiled
 def _blocks(tokens: int, block: int) -> int:
     """KV blocks that ``tokens`` take."""
+    if block == 1:  # a division costs more than the rest of an admission
+        return tokens
     return (tokens + block - 1) // block
 
 
@@ -192,9 +194,12 @@ def retire(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array
     start, end, active = d.start_ns, d.end_ns, d.active
     d.kv_held += active  # now what the iteration held, since it counted the coming token
     d.count += 1
+    d.turn += 1
+    if d.turn == len(phase):
+        d.turn = 0
     d.running = 0
     d.last_ns = end - start
-    d.blocks += phase[d.count % p.block]
+    d.blocks += phase[d.turn]
     v.tokens += active
     if start >= p.warmup_ns:
         v.warm_tokens += active

@@ -79,6 +79,7 @@ DEVICE = np.dtype(
         ("up", np.int64),
         ("active", np.int64),  # requests in the batch
         ("count", np.int64),  # finished iterations
+        ("turn", np.int64),  # count modulo the block size
         ("kv_held", np.int64),  # sum of s + emitted over the batch [tokens]
         ("blocks", np.int64),  # KV blocks that the coming or running iteration needs
         ("next_finish", np.int64),  # count at which the first of the batch completes

@@ -37,7 +37,10 @@ def reset_lane(state: State, lane: int, requests: int) -> None:
 
 @compiled
 def step_lane(state: State, lane: int, action: Array) -> None:
-    """Play one period of ``lane`` with ``action`` (W,) int64, without the observation."""
+    """Play one period of ``lane``, without the observation.
+
+    ``action`` is int64 (W,), or only the rows of the visible requests: what is left out holds.
+    """
     p, v, q = state.constants[0], state.lanes[lane], state.requests[lane]
     devices, window = state.devices[lane], state.window[lane]
     now = v.now_ns

@@ -18,6 +18,14 @@ _C_NOW, _C_PERIOD, _C_LEFT, _C_HIDDEN = (int(f) for f in spaces.Clock)
 @compiled
 def observe(state: State, lane: int) -> None:
     """Write the observation of ``lane``; rows and slots that stay empty are not touched."""
+    observe_load(state, lane)
+    for g in range(state.devices.shape[1]):
+        _observe_batch(state.devices[lane, g], state.slots[lane, g], state.observed.active[lane, g])
+
+
+@compiled
+def observe_load(state: State, lane: int) -> None:
+    """Write all of the observation but ``active``, for decisions that do not read it."""
     p, v, q, o = state.constants[0], state.lanes[lane], state.requests[lane], state.observed
     _observe_queue(q, v, state.window[lane], o.queue[lane], o.queue_id[lane])
     mask, devices = o.mask[lane], state.devices[lane]
@@ -29,7 +37,6 @@ def observe(state: State, lane: int) -> None:
     v.shown = v.visible
     for g in range(len(devices)):
         _observe_device(devices[g], o.devices[lane, g], v.now_ns)
-        _observe_batch(devices[g], state.slots[lane, g], o.active[lane, g])
     clock = o.clock[lane]
     clock[_C_NOW] = v.now_ns * 1e-9
     clock[_C_PERIOD] = v.period

@@ -40,7 +40,7 @@ def arrive(p: Record, q: Array, v: Record, window: Array) -> None:
 def dispatch(q: Array, v: Record, devices: Array, window: Array, action: Array) -> None:
     """Send the chosen visible requests to FIFO tails, in queue order, and refill the window."""
     kept, visible = 0, v.visible
-    for i in range(len(window)):
+    for i in range(len(action)):
         choice = action[i]
         if i >= visible:
             v.invalid += choice != 0
