@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import ceil, floor
+from typing import Any
 
 import numpy as np
 
@@ -237,6 +238,7 @@ class ReferenceCluster:
         drain: bool = False,
         max_drain: int = 100_000,
         window: int = 128,
+        warmup_s: float = 0.0,
         objective: Objective | None = None,
     ) -> None:
         self.requests = requests
@@ -246,11 +248,13 @@ class ReferenceCluster:
         self.drain = drain
         self.max_drain = max_drain
         self.window = window
+        self.warmup = to_ns(warmup_s)
         self.objective = objective or Objective()
         self.queue: list[Request] = []
         self.k = 0  # index of the period; the boundary is at k · period
-        self.dispatched_now: list[int] = []
         self.waiting_for_arrival = list(requests)
+        self.imbalances: list[float] = []  # by measured period
+        self.hidden_periods = 0
         self.clear_step()
 
     # --- events ------------------------------------------------------------------------------
@@ -263,6 +267,10 @@ class ReferenceCluster:
     def now(self) -> int:
         return self.k * self.period
 
+    def periods_left(self, now: int) -> float:
+        """T − now/period, the difference taken in whole nanoseconds: it may be tiny."""
+        return (self.horizon * self.period - now) / self.period
+
     def miss(self, request: Request) -> None:
         """The request misses a limit for certain: it costs 1, once."""
         if not request.miss_counted:
@@ -273,7 +281,7 @@ class ReferenceCluster:
         objective = self.objective
         in_time = now - request.arrival_ns < to_ns(objective.tail_ttft_s)
         if now < self.horizon * self.period:
-            self.rewards["gamma"] += objective.gamma * (self.horizon - now / self.period)
+            self.rewards["gamma"] += objective.gamma * self.periods_left(now)
             self.rewards["sigma"] += objective.sigma
             self.rewards["zeta2"] += objective.zeta2 * in_time
         if not in_time:
@@ -287,7 +295,7 @@ class ReferenceCluster:
         for request in done:
             in_time = now - request.arrival_ns < to_ns(objective.tail_eel_s)
             if counts:
-                self.rewards["beta"] += objective.beta * (self.horizon - now / self.period)
+                self.rewards["beta"] += objective.beta * self.periods_left(now)
                 self.rewards["zeta1"] += objective.zeta1 * in_time
             if not in_time:
                 self.miss(request)
@@ -307,7 +315,8 @@ class ReferenceCluster:
                     self.start(device, end)
 
     def arrive(self, boundary: int) -> None:
-        """(2) Arrivals up to the boundary join the queue, or are rejected."""
+        """(2) Arrivals up to the boundary join the queue, or are rejected; none after T."""
+        boundary = min(boundary, self.horizon * self.period)
         while self.waiting_for_arrival and self.waiting_for_arrival[0].arrival_ns <= boundary:
             request = self.waiting_for_arrival.pop(0)
             reasons = [device.why_never(request) for device in self.devices]
@@ -335,7 +344,6 @@ class ReferenceCluster:
         """(5) Visible requests to the FIFO tails, in queue order; how many choices were illegal."""
         invalid = 0
         sent = []
-        self.dispatched_now = []
         for row in range(self.window):
             choice = int(action[row])
             if choice == 0:
@@ -350,7 +358,6 @@ class ReferenceCluster:
             request.device = g
             request.dispatched_at = self.now
             self.devices[g].fifo.append(request)
-            self.dispatched_now.append(request.number)
         return invalid
 
     def step(self, action: list[int]) -> Outcome:
@@ -360,9 +367,12 @@ class ReferenceCluster:
         for device in self.devices:
             if device.ends_at is None:
                 self.start(device, self.now)
+        if self.now >= self.warmup:
+            self.imbalances.append(self.imbalance())
         self.k += 1
         self.run_until(self.now)
         self.arrive(self.now)
+        self.hidden_periods += len(self.queue) > self.window
         terminated, truncated = self.over()
         if terminated or truncated:
             for request in self.requests:
@@ -376,12 +386,42 @@ class ReferenceCluster:
             return False, False
         if not self.drain:
             return False, True
-        empty = not self.waiting_for_arrival and all(
-            r.status in (COMPLETED, REJECTED) for r in self.requests
-        )
+        empty = all(r.status in (COMPLETED, REJECTED, NOT_ARRIVED) for r in self.requests)
         if empty:
             return True, False
         return False, self.k >= self.horizon + self.max_drain
+
+    # --- statistics --------------------------------------------------------------------------
+
+    def imbalance(self) -> float:
+        """(max − mean) / mean of the KV that the devices hold; 0 when all are empty."""
+        loads = [sum(r.held for r in d.batch) for d in self.devices]
+        mean = sum(loads) / len(loads)
+        return (max(loads) - mean) / mean if mean else 0.0
+
+    def measured(self, device: Device) -> list[tuple[Iteration, float]]:
+        """Iterations that started after the warm-up, with their seconds so far."""
+        return [
+            (i, (min(i.end, self.now) - i.start) / 1e9)
+            for i in device.iterations
+            if i.start >= self.warmup
+        ]
+
+    def stats(self) -> dict[str, Any]:
+        """What the environment's counters must say."""
+        return {
+            "end_s": self.now / 1e9,
+            "decoded_tokens": sum(
+                i.batch for d in self.devices for i, _ in self.measured(d) if i.end <= self.now
+            ),
+            "busy_slot_s": [sum(i.batch * t for i, t in self.measured(d)) for d in self.devices],
+            "kv_token_s": [sum(i.kv * t for i, t in self.measured(d)) for d in self.devices],
+            "imbalance": sum(self.imbalances) / max(len(self.imbalances), 1),
+            "hidden_periods": self.hidden_periods,
+            "periods": self.k,
+        }
+
+    # --- what the router sees ----------------------------------------------------------------
 
     def mask(self) -> np.ndarray:
         mask = np.zeros((self.window, len(self.devices) + 1), np.int8)

@@ -44,6 +44,7 @@ class Episode:
 
     def reference(self) -> ReferenceCluster:
         cluster = self.scenario["cluster"]
+        whole_blocks = cluster["kv_limit"] - cluster["kv_limit"] % cluster["kv_block"]
         requests = [
             Request(i, at, s, o, float(np.float32(predicted)), tier)
             for i, (at, s, o, predicted, tier) in enumerate(self.rows)
@@ -51,9 +52,9 @@ class Episode:
         devices = [
             Device(
                 cluster["batch_limit"],
-                cluster["kv_limit"],
+                whole_blocks,
                 reference_timing(cluster),
-                context_limit=context_limit(cluster),
+                context_limit=cluster["context_limit"],
                 block=cluster["kv_block"],
                 watermark=cluster["kv_watermark"],
                 skip=cluster["head_of_line_skip"],
@@ -68,6 +69,7 @@ class Episode:
             drain=self.scenario["drain"],
             max_drain=self.scenario["max_drain_periods"],
             window=self.scenario["router"]["window"],
+            warmup_s=self.scenario.get("warmup_s", 0.0),
             objective=Objective(**self.scenario["objective"]),
         )
 
@@ -102,10 +104,6 @@ class Actor:
         else:  # illegal: past the devices, below zero, rows that hold nobody
             action[:] = rng.integers(-2, top + 3, window)
         return action
-
-
-def context_limit(cluster: dict[str, Any]) -> int | None:
-    return cluster["context_limit"]
 
 
 def reference_timing(cluster: dict[str, Any]) -> Timing:
@@ -155,10 +153,12 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
         # Lock-step, dividing the period, longer than it, and in no ratio to it.
         ratio = draw(st.sampled_from([1.0, 1.0, 0.5, 0.25, 0.1, 2.0, 1.5, 0.7, 1 / 3, 3.17]))
         timing = {"kind": "constant", "iteration_s": period_s * ratio}
+    horizon = draw(st.integers(1, 40))
     return {
         "name": "random",
         "period_s": period_s,
-        "horizon_periods": draw(st.integers(1, 40)),
+        "horizon_periods": horizon,
+        "warmup_s": draw(st.sampled_from([0.0, 0.0, 0.5, 0.3])) * horizon * period_s,
         "drain": draw(st.booleans()),
         "max_drain_periods": draw(st.sampled_from([1, 10, 10_000])),
         "cluster": {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -55,10 +55,18 @@ def replay(
     }
 
 
-def run(scenario: dict[str, Any], policy: str, seed: int = 0, **params: Any) -> Any:
-    """One whole episode; the result has ``summary`` and one row per request in ``requests``."""
+class Result(NamedTuple):
+    """One episode: the request log and the summary."""
+
+    log: dict[str, np.ndarray]
+    summary: dict[str, float]
+
+
+def run(scenario: dict[str, Any], policy: str, seed: int = 0, **params: Any) -> Result:
+    """Play one whole episode."""
     env = make(scenario)
-    return evaluate(env, policies.make(policy, env, seed=seed, **params), seed)
+    result = evaluate(env, policies.make(policy, env, seed=seed, **params), seed)
+    return Result(env.request_log(), result.summary)
 
 
 def error(scenario: dict[str, Any]) -> str:
@@ -76,7 +84,7 @@ def error(scenario: dict[str, Any]) -> str:
 @pytest.mark.parametrize("policy", ["round_robin", "lor", "central_fifo", "sjf", "mc_sf", "olp"])
 def test_oversized_head(cases: Path, policy: str) -> None:
     result = run(replay(cases / "oversized_head.csv", devices=1, B=8, M=784), policy)
-    log = result.requests
+    log = result.log
     assert log["status"].tolist() == [4, 3, 3]
     assert log["reject_reason"].tolist() == [1, 0, 0]
     assert log["finish_s"].tolist()[1:] == [21.0, 11.0]
@@ -87,14 +95,14 @@ def test_oversized_head(cases: Path, policy: str) -> None:
 @pytest.mark.parametrize("policy", ["round_robin", "lor"])
 def test_two_giants(cases: Path, policy: str) -> None:
     result = run(replay(cases / "two_giants.csv", devices=1, B=8, M=130_000), policy)
-    assert result.requests["finish_s"].tolist() == [200.0, 400.0, 220.0]
+    assert result.log["finish_s"].tolist() == [200.0, 400.0, 220.0]
     assert result.summary["preemptions"] == 0
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "lor"])
 def test_growth_overflow(cases: Path, policy: str) -> None:
     result = run(replay(cases / "growth_overflow.csv", devices=1, B=8, M=2_000), policy)
-    log = result.requests
+    log = result.log
     assert log["preemptions"].tolist() == [0, 0, 1, 1, 0]
     assert log["recomputed"].sum() == 1_166
     assert log["finish_s"].tolist() == [600.0, 600.0, 934.0, 1100.0, 15.0]
@@ -105,33 +113,33 @@ def test_growth_overflow(cases: Path, policy: str) -> None:
 
 def test_burst_lor_spreads_exactly(cases: Path) -> None:
     scenario = replay(cases / "burst_same_instant.csv", devices=8, B=64, M=100_000, window=512)
-    log = run(scenario, "lor").requests
+    log = run(scenario, "lor").log
     assert np.bincount(log["device"], minlength=8).tolist() == [64] * 8
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_burst_power_of_d_does_not_pile_up(cases: Path, seed: int) -> None:
     scenario = replay(cases / "burst_same_instant.csv", devices=8, B=64, M=100_000, window=512)
-    counts = np.bincount(run(scenario, "power_of_d", seed).requests["device"], minlength=8)
+    counts = np.bincount(run(scenario, "power_of_d", seed).log["device"], minlength=8)
     # Two choices on fresh state leave a gap of a few requests; stale state sends hundreds to one.
     assert counts.max() - counts.min() <= 8
 
 
 def test_burst_smaller_window_keeps_the_state_fresh(cases: Path) -> None:
     scenario = replay(cases / "burst_same_instant.csv", devices=8, B=64, M=100_000, window=40)
-    log = run(scenario, "lor").requests
+    log = run(scenario, "lor").log
     assert np.bincount(log["device"], minlength=8).tolist() == [64] * 8
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "lor"])
 def test_trickle_differs_by_one_at_most(cases: Path, policy: str) -> None:
     scenario = replay(cases / "identical_trickle.csv", devices=4, B=8, M=10_000)
-    logs = [run(scenario, policy, seed).requests for seed in (1, 1, 2, 3, 4)]
+    logs = [run(scenario, policy, seed).log for seed in (1, 1, 2, 3, 4)]
     for log in logs:
         counts = np.bincount(log["device"], minlength=4)
         assert counts.max() - counts.min() <= 1
-    assert logs[0].equals(logs[1])
-    assert len({int(log["device"].iloc[0]) for log in logs}) > 1  # device 0 is not favoured
+    np.testing.assert_equal(logs[0], logs[1])
+    assert len({int(log["device"][0]) for log in logs}) > 1  # device 0 is not favoured
 
 
 @pytest.mark.parametrize("B", [1, 2])
@@ -143,10 +151,10 @@ def test_long_among_short(cases: Path, B: int) -> None:
     aged = run(scenario, "sjf", aging=5.0)
     long = 12
     for result in (fifo, central, shortest, aged):
-        assert (result.requests["status"] == 3).all()
+        assert (result.log["status"] == 3).all()
         assert result.summary["hidden_share"] == 0.0
     start = {
-        name: result.requests["start_s"].to_numpy()
+        name: result.log["start_s"]
         for name, result in (
             ("fifo", fifo),
             ("central", central),
@@ -159,7 +167,7 @@ def test_long_among_short(cases: Path, B: int) -> None:
         assert start[name][long] <= 20 * long / B + 20
     assert start["shortest"][long] == start["shortest"].max()
     # Aged, its key of 2,000 is that of a request of 20 tokens that arrived 396 s later.
-    arrivals = fifo.requests["arrival_s"].to_numpy()
+    arrivals = fifo.log["arrival_s"]
     ahead = int((arrivals < 10.5 + 396).sum()) - 1
     assert int((start["aged"] < start["aged"][long]).sum()) == pytest.approx(ahead, abs=B + 1)
     # The summary shows it: the longest wait is the long request's under shortest-first.
@@ -185,7 +193,7 @@ def test_zero_output_can_be_skipped_and_is_counted(cases: Path) -> None:
         cases / "zero_output.csv", devices=1, B=8, M=1_000, trace={"zero_output": "skip"}
     )
     result = run(scenario, "round_robin")
-    assert result.requests["decode"].tolist() == [20, 10]
+    assert result.log["decode"].tolist() == [20, 10]
     trace = Scenario.load(scenario).workload.trace
     assert trace is not None
     assert load_trace(trace).report.skipped_zero_output == 1
@@ -205,8 +213,8 @@ def test_a_bad_value_is_named_with_its_place(cases: Path, name: str, value: str)
 def test_unsorted_rows_are_sorted_with_a_count(cases: Path) -> None:
     with pytest.warns(UserWarning, match=r"unsorted\.csv.*\b3 rows"):
         result = run(replay(cases / "unsorted.csv", devices=1, B=8, M=1_000), "round_robin")
-    assert result.requests["arrival_s"].tolist() == [1.0, 3.0, 5.0]
-    assert result.requests["finish_s"].tolist() == [21.0, 23.0, 25.0]
+    assert result.log["arrival_s"].tolist() == [1.0, 3.0, 5.0]
+    assert result.log["finish_s"].tolist() == [21.0, 23.0, 25.0]
 
 
 def test_what_is_missing_is_named(cases: Path) -> None:
@@ -222,8 +230,8 @@ def test_over_the_context_limit_is_rejected_or_clipped(cases: Path) -> None:
     rejected = run(
         replay(cases / "clip_long.csv", devices=1, B=8, M=20_000, context_limit=4_096), "lor"
     )
-    assert rejected.requests["status"].tolist() == [4, 4]
-    assert rejected.requests["reject_reason"].tolist() == [2, 2]
+    assert rejected.log["status"].tolist() == [4, 4]
+    assert rejected.log["reject_reason"].tolist() == [2, 2]
     assert rejected.summary["rejected"] == 2
     clipped = run(
         replay(
@@ -236,17 +244,17 @@ def test_over_the_context_limit_is_rejected_or_clipped(cases: Path) -> None:
         ),
         "lor",
     )
-    assert clipped.requests["decode"].tolist() == [4_086, 1_096]
-    assert clipped.requests["prompt"].tolist() == [10, 3_000]
-    assert clipped.requests["status"].tolist() == [3, 3]
+    assert clipped.log["decode"].tolist() == [4_086, 1_096]
+    assert clipped.log["prompt"].tolist() == [10, 3_000]
+    assert clipped.log["status"].tolist() == [3, 3]
 
 
 def test_azure_2024_dates(cases: Path) -> None:
     result = run(replay(cases / "azure_2024_style.csv", devices=1, B=8, M=10_000), "round_robin")
-    arrivals = result.requests["arrival_s"].tolist()
+    arrivals = result.log["arrival_s"].tolist()
     assert arrivals == pytest.approx([0.0, 0.007405, 0.99007], abs=1e-12)
-    assert result.requests["prompt"].tolist() == [2_162, 2_399, 76]
-    assert result.requests["decode"].tolist() == [5, 6, 15]
+    assert result.log["prompt"].tolist() == [2_162, 2_399, 76]
+    assert result.log["decode"].tolist() == [5, 6, 15]
 
 
 def test_azure_2023_loads_whole(shared: Path) -> None:

@@ -163,7 +163,7 @@ def test_long_among_short(cases: Path, batch_limit: int) -> None:
         cluster = ReferenceCluster(
             rows,
             [device(batch_limit, 100_000)],
-            horizon=100,
+            horizon=460,
             drain=True,
             window=len(rows),
         )
