@@ -13,7 +13,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip --disable-pip-version-check install --quiet -c constraints.txt
+PIP := $(PY) -m pip --disable-pip-version-check install -qq -c constraints.txt
 
 SCENARIO ?= paper-overload
 POLICIES ?= round_robin,lor,power_of_d,central_fifo,sjf,mc_sf,olp
@@ -45,15 +45,17 @@ $(BASE): pyproject.toml constraints.txt
 	  || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1): 3.11 or later is needed (make PYTHON=python3.12 ...)" >&2; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV) \
 	  || { rm -rf $(VENV); echo "python3 has no venv here; on Debian: apt-get install python3-venv" >&2; exit 1; }
-	$(PIP) hatchling editables
+	@$(PIP) hatchling editables
 	@touch $@
 
 $(REPORT): $(BASE)
-	$(PIP) --no-build-isolation -e '.[report]'
+	@echo "installing llmroute-env[report] and what it needs into $(VENV) (about a minute) ..."
+	@$(PIP) --no-build-isolation -e '.[report]'
 	@touch $@
 
 $(DEV): $(REPORT)
-	$(PIP) --no-build-isolation -e '.[report,rl,dev]'
+	@echo "installing torch, stable-baselines3 and the test tools into $(VENV) (about a minute) ..."
+	@$(PIP) --no-build-isolation -e '.[report,rl,dev]'
 	@touch $@
 
 .PHONY: setup setup-dev
