@@ -74,9 +74,9 @@ compare: $(REPORT) ## compare POLICIES on SCENARIO over SEEDS paired seeds
 benchmark: $(REPORT) ## speed of the environment and of each policy's decision
 	$(PY) scripts/benchmark.py $(ARGS)
 
-.PHONY: docs-results
-docs-results: $(REPORT) ## write docs/results.md anew
-	$(PY) scripts/reproduce_paper.py $(ARGS)
+.PHONY: docs
+docs: $(REPORT) ## write docs/environment.md anew from the docstrings
+	$(PY) scripts/build_docs.py
 
 # --- checks ----------------------------------------------------------------------------------
 
@@ -85,10 +85,11 @@ test: $(DEV) ## the whole test suite
 	$(ONE_THREAD) $(PY) -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: lint
-lint: $(DEV) ## ruff and mypy
+lint: $(DEV) ## ruff, mypy, and whether the generated page is up to date
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(PY) scripts/build_docs.py --check
 
 .PHONY: format
 format: $(DEV) ## write the format and the safe fixes
