@@ -9,9 +9,10 @@ started (y, over h periods). Under a constant Poisson rate 2 sqrt(x + 3/8) and
 is close to standard normal (Anscombe's transform). z above the quantile of the significance level
 is an increase; a decrease is not tested (the paper's rule, section 4.3, which leaves test, window
 and level open). The window slides by one period, so tests of neighbouring periods are dependent
-and a false alarm in a whole episode is more likely than in one test: tests/test_olp_drift.py has
-the measured rates. The test needs as much history as the window. Bursty (non-Poisson) arrivals
-raise more alarms than the level says.
+and a false alarm in a whole episode is more likely than in one test. Measured over 1,000 episodes
+of 4,000 periods at the defaults (400 periods, 1e-4): a false alarm in 0.7% of them at rate 0.4; a
+shift from 0.4 to 0.6 is found in 99.9%, after 265 periods (median). The test needs as much history
+as the window. Bursty (non-Poisson) arrivals raise more alarms than the level says.
 """
 
 from __future__ import annotations
