@@ -12,7 +12,7 @@ import pytest
 from experiment_records import PERIODS, fill, record
 from rich.console import Console
 
-from llmroute_env.experiments import runner, statistics, style, table
+from llmroute_env.experiments import load, runner, statistics, style, table
 from llmroute_env.experiments.records import ResultDirectory, frame
 from llmroute_env.scenario import Scenario
 
@@ -197,15 +197,15 @@ def test_tensorboard_needs_no_torch(results: ResultDirectory, tmp_path: Path) ->
 def test_load_sweep_scales_every_rate_to_the_asked_load() -> None:
     for name in ("paper-overload", "paper-rate-shift"):
         scenario = Scenario.load(name)
-        scaled = runner.at_load(scenario, 0.5)
-        assert runner.binding_load(scaled) == pytest.approx(0.5, rel=0.02)
+        scaled = load.at_load(scenario, 0.5)
+        assert load.binding_load(scaled) == pytest.approx(0.5, rel=0.02)
         ratio = scaled.workload.arrivals.rate / scenario.workload.arrivals.rate
         if name == "paper-rate-shift":
             after = scaled.workload.arrivals.rate_after / scenario.workload.arrivals.rate_after
             assert after == pytest.approx(ratio)
         assert scaled.name == f"{name}-load-0.5"
     with pytest.raises(ValueError, match="positive"):
-        runner.at_load(scenario, -1.0)
+        load.at_load(scenario, -1.0)
 
 
 def test_stored_series_are_thinned_but_keep_both_ends() -> None:

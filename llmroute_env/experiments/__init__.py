@@ -2,6 +2,8 @@
 
 * `runner`: policies × seeds in parallel, each episode one atomic record, resumable
 * `records`: the files of a result directory
+* `load`: the same scenario at another offered load, for sweeps
 * `statistics`: bootstrap intervals, paired improvement over a baseline
-* `table`, `plots`, `tensorboard`: three views of the same records
+* `table`, `plots` (`bar_plots`, `time_plots`, `style`), `tensorboard`: views of the same records
+* `compare`, `cli`: the command line of ``scripts/compare.py``
 """

@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from llmroute_env.experiments import cli, runner, statistics, table
+from llmroute_env.experiments import cli, load, runner, statistics, table
 from llmroute_env.experiments.records import ResultDirectory, frame, write_csv
 from llmroute_env.scenario import Scenario, parse_assignments
 
@@ -58,8 +58,8 @@ def _compare(options: argparse.Namespace, out: Console, err: Console) -> int:
     if baseline not in policies:
         raise ValueError(f"--baseline {baseline}: not among --policies {', '.join(policies)}")
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    for load in options.load_sweep:
-        runner.at_load(scenario, load)
+    for asked in options.load_sweep:
+        load.at_load(scenario, asked)
     runner.check(scenario, policies)
 
     results = ResultDirectory(
@@ -102,7 +102,10 @@ def _run(
         err.print(f"{results.path}: {done} of {wanted} episodes are there already", soft_wrap=True)
     if not tasks:
         return
-    with err.status("compiling (once after each change of the code)"):
+    compiling = "compiling (takes a minute, once after each change of the code)"
+    if not err.is_terminal:
+        err.print(compiling)
+    with err.status(compiling):
         runner.compile_policies(results.scenario, policies)
     columns = (
         TextColumn("{task.description}"),
@@ -146,7 +149,7 @@ def _plot(results: ResultDirectory, comparison: pd.DataFrame, out: Console, err:
 def _tensorboard(results: ResultDirectory, out: Console) -> None:
     from llmroute_env.experiments import tensorboard
 
-    directory = tensorboard.write_runs(results, runner.binding_load(results.scenario))
+    directory = tensorboard.write_runs(results, load.binding_load(results.scenario))
     out.print(f"TensorBoard: tensorboard --logdir {directory}", soft_wrap=True)
 
 

@@ -82,8 +82,8 @@ def _latency_cdf(
     left, right = style.subplots(figure, 1, 2, sharey=True)
     limits = (scenario.objective.tail_eel_s, scenario.objective.tail_ttft_s)
     panels = (
-        (left, "finish_s", "EEL, arrival to last token [s]", limits[0], "EEL limit"),
-        (right, "first_token_s", "TTFT, arrival to first token [s]", limits[1], "start limit"),
+        (left, "finish_s", "EEL, arrival to last token", limits[0], "limit"),
+        (right, "first_token_s", "TTFT, arrival to first token", limits[1], "limit of the start"),
     )
     for axes, event, label, limit, limit_name in panels:
         for policy, stroke in strokes.items():
@@ -98,18 +98,9 @@ def _latency_cdf(
                 label=style.short(policy),
             )
         axes.axvline(limit, color="#7F7F7F", linewidth=1.0, linestyle=":")
-        axes.annotate(
-            f"{limit_name} {limit:g} s ",
-            (limit, 0.02),
-            ha="right",
-            va="bottom",
-            rotation=90,
-            fontsize=8,
-            color="#555555",
-        )
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.set_xlabel(label)
+        axes.set_xlabel(f"{label} [s]; dotted: {limit_name}, {limit:g} s")
         axes.set_ylim(0, 1.01)
     left.set_ylabel("share of arrived requests")
     left.set_title(f"{scenario.name}: end-to-end latency")
@@ -166,7 +157,7 @@ def _attainment_by_load(
             [mean.low for mean in means],
             [mean.high for mean in means],
             color=stroke.color,
-            alpha=0.15,
+            alpha=style.band_alpha(len(strokes)),
             linewidth=0,
         )
     limits = scenario.objective

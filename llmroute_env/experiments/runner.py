@@ -19,12 +19,8 @@ import numpy as np
 
 from llmroute_env.env import LLMRouteEnv
 from llmroute_env.evaluation import EpisodeResult, evaluate, series_columns
-from llmroute_env.experiments.records import (
-    EpisodeRecord,
-    ResultDirectory,
-    load_name,
-    write_episode,
-)
+from llmroute_env.experiments.load import at_load
+from llmroute_env.experiments.records import EpisodeRecord, ResultDirectory, write_episode
 from llmroute_env.scenario import Scenario
 from policies.registry import make
 
@@ -113,41 +109,6 @@ def collect(
     tasks = [Task(scenario, policy, seed) for policy in policies for seed in seeds]
     found = {(record.policy, record.seed): record for record in _completed(tasks, jobs)}
     return [found[task.policy, task.seed] for task in tasks]
-
-
-def at_load(scenario: Scenario, load: float) -> Scenario:
-    """The scenario with its arrivals sped up or slowed down to an offered load.
-
-    The load is that of the scarcer resource, batch slots or KV memory; 1 is saturation. All rates
-    are scaled by one factor, so the shape of the arrivals stays.
-
-    Raises:
-        ValueError: the load is not positive, or the scenario's own load is not known.
-    """
-    if not (load > 0 and np.isfinite(load)):
-        raise ValueError(f"load {load:g}: must be a positive number")
-    own = binding_load(scenario)
-    if not np.isfinite(own):
-        raise ValueError(f"scenario {scenario.name}: its offered load is not known")
-    factor = load / own
-    arrivals = scenario.workload.arrivals
-    if arrivals.kind == "trace":
-        trace = scenario.workload.trace
-        assert trace is not None
-        changed = {"workload.trace.rate_scale": trace.rate_scale * factor}
-    else:
-        rates = ("rate", "rate_after", "rate_on", "rate_off")
-        changed = {
-            f"workload.arrivals.{key}": getattr(arrivals, key) * factor
-            for key in rates
-            if hasattr(arrivals, key)
-        }
-    return scenario.with_overrides(changed | {"name": f"{scenario.name}-{load_name(load)}"})
-
-
-def binding_load(scenario: Scenario) -> float:
-    """Offered load of the scarcer resource; NaN when the scenario's trace is missing."""
-    return float(scenario.offered_load().rho)
 
 
 def check(scenario: Scenario, policies: Sequence[str]) -> None:
@@ -254,17 +215,3 @@ def _thinned(array: np.ndarray) -> np.ndarray:
         return array
     rows = np.linspace(0, len(array) - 1, SERIES_POINTS).round().astype(int)
     return np.take(array, rows, axis=0)
-
-
-__all__ = [
-    "EpisodeError",
-    "Task",
-    "at_load",
-    "binding_load",
-    "check",
-    "collect",
-    "compile_policies",
-    "missing",
-    "run",
-    "run_task",
-]

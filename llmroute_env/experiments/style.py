@@ -72,6 +72,11 @@ def look() -> Iterator[None]:
         yield
 
 
+def band_alpha(curves: int) -> float:
+    """Opacity of one band, so that a pile of them still shows the lines."""
+    return max(0.05, min(0.15, 0.4 / max(curves, 1)))
+
+
 def new_figure(width: float, height: float) -> Figure:
     """A figure that pyplot does not know, so nothing stays behind and no display is needed."""
     from matplotlib.figure import Figure

@@ -23,6 +23,7 @@ DEFAULT_METRICS: Final = (
     "throughput_tok_s",
 )
 _WIDTH_WITHOUT_TERMINAL: Final = 180
+_FEW_SEEDS: Final = 5  #: see `statistics`
 
 Column = tuple[str, list[Text]]  #: head and cells
 
@@ -73,10 +74,12 @@ def comparison_tables(
 
 def caption(episodes: pd.DataFrame, baseline: str) -> str:
     """How to read the tables."""
-    seeds = _range(episodes.groupby("policy")["seed"].nunique())
+    counts = episodes.groupby("policy")["seed"].nunique()
+    few = "; with fewer than 5 seeds intervals are too narrow" if counts.min() < _FEW_SEEDS else ""
     return (
-        f"{seeds} seeds; mean ± half of its 95% bootstrap interval; below it the improvement over "
-        f"{baseline}, paired by seed, with its 95% interval; positive is better"
+        f"{_range(counts)} seeds; mean ± half of its 95% bootstrap interval; below it the "
+        f"improvement over {baseline}, paired by seed, with its 95% interval; positive is better"
+        f"{few}"
     )
 
 

@@ -2,7 +2,8 @@
 
 Each run has the cluster's time series (step = period), the final metrics under ``metrics/``, the
 reward by component under ``reward/``, and its HParams: scenario, policy, seed, weights and load
-against reward, EEL and attainment. A custom layout puts what belongs together into one chart.
+against reward, EEL and attainment. A load sweep adds runs without time series to the HParams, in
+``DIR/tb/<scenario>-load-<load>``. A custom layout puts what belongs together into one chart.
 """
 
 from __future__ import annotations
@@ -60,10 +61,11 @@ def write_runs(
         load: offered load of the scenario, for HParams; NaN if unknown.
         progress: called after each record.
     """
-    for record in results.records(arrays=True):
+    for record in (*results.records(arrays=True), *results.sweep_records()):
         target = run_directory(results, record)
         if not any(target.glob("events.*")):
-            _write_run(target, results.scenario, record, load)
+            own = load if record.load is None else record.load
+            _write_run(target, results.scenario, record, own)
         if progress is not None:
             progress(record)
     return results.path / "tb"

@@ -31,6 +31,7 @@ def time_series(
     panels = style.subplots(figure, 3, 1, sharex=True)
     last = max(float(r.arrays["series/now"][-1]) for r in records if "series/now" in r.arrays)
     grid = np.linspace(0.0, last, _GRID_POINTS)
+    alpha = style.band_alpha(len(strokes))
     for policy, stroke in strokes.items():
         own = [r.arrays for r in records if r.policy == policy and "series/now" in r.arrays]
         curves = (
@@ -40,7 +41,7 @@ def time_series(
         )
         times = [arrays["series/now"] for arrays in own]
         for axes, samples in zip(panels, curves, strict=True):
-            _band(axes, grid, times, samples, stroke, style.short(policy))
+            _band(axes, grid, times, samples, stroke, style.short(policy), alpha)
     panels[0].set_ylabel("waiting [requests]")
     panels[0].set_title(f"{scenario.name}: requests waiting at the router and in device FIFOs")
     panels[0].set_ylim(bottom=0)
@@ -65,14 +66,15 @@ def prices(scenario: Scenario, records: Records, path: Path) -> list[Path]:
     panels = style.subplots(figure, 2, 1, sharex=True)
     last = max(float(record.arrays[names[0]][-1]) for record in priced) * scenario.period_s
     grid = np.linspace(0.0, last, _GRID_POINTS)
+    alpha = style.band_alpha(len(policies))
     for policy, stroke in style.strokes(policies).items():
         own = [record.arrays for record in priced if record.policy == policy]
         for axes, name in zip(panels, names[1:], strict=True):
             times = [arrays[names[0]] * scenario.period_s for arrays in own]
             samples = [arrays[name] for arrays in own]
-            _band(axes, grid, times, samples, stroke, style.short(policy))
+            _band(axes, grid, times, samples, stroke, style.short(policy), alpha)
     panels[0].set_title(f"{scenario.name}: price of a batch slot")
-    panels[1].set_title("price of a device's whole KV memory")
+    panels[1].set_title("price of KV memory, per 1 / mem_scale tokens (by default a whole device)")
     for axes in panels:
         axes.set_ylabel("mean over devices\nand look-ahead\n[share of the top reward]")
         axes.set_ylim(bottom=0)
@@ -89,6 +91,7 @@ def _band(
     samples: Sequence[NDArray[Any]],
     stroke: style.Stroke,
     label: str,
+    alpha: float,
 ) -> None:
     """Mean and band over seeds, up to where the first of them ends (drained episodes differ)."""
     on_grid = np.array(
@@ -96,6 +99,6 @@ def _band(
     )
     whole = ~np.isnan(on_grid).any(axis=0)
     low, high = np.quantile(on_grid[:, whole], _BAND, axis=0)
-    axes.fill_between(grid[whole], low, high, color=stroke.color, alpha=0.13, linewidth=0)
+    axes.fill_between(grid[whole], low, high, color=stroke.color, alpha=alpha, linewidth=0)
     mean = on_grid[:, whole].mean(axis=0)
     axes.plot(grid[whole], mean, color=stroke.color, linestyle=stroke.dashes, label=label)
