@@ -263,8 +263,8 @@ def test_iterations_that_are_not_periods() -> None:
 
 
 def test_wrong_parameters_say_what_is_allowed(busy: LLMRouteEnv) -> None:
-    with pytest.raises(ValueError, match=r"^policy olp: pricing=fluid: .*'paper' or 'none'$"):
-        make("olp:pricing=fluid", busy)
+    with pytest.raises(ValueError, match=r"^policy olp: pricing=guess: .*'paper'.*'none'"):
+        make("olp:pricing=guess", busy)
     with pytest.raises(ValueError, match="lookahead=0"):
         make("olp:lookahead=0", busy)
     with pytest.raises(ValueError, match="beta=-1"):
