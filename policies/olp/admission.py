@@ -20,7 +20,7 @@ import numpy as np
 
 from llmroute_env.jit import compiled
 from llmroute_env.spaces import Queue
-from policies.olp.columns import plan_length, reward
+from policies.olp.columns import index, plan_length, reward
 from policies.olp.forecast import find_peaks, read_departures
 from policies.olp.prices import column_cost
 from policies.olp.state import Load, Number, OlpMemory, OlpScratch, Terms
@@ -94,6 +94,32 @@ def fits(load: np.ndarray, peaks: np.ndarray, g: int, length: int, prompt: int) 
 
 
 @compiled
+def _score(
+    prompt: int,
+    length: int,
+    waited_s: float,
+    worth: float,
+    g: int,
+    terms: Terms,
+    load: np.ndarray,
+    sums: np.ndarray,
+    carry: np.ndarray,
+) -> float:
+    """What a (request, device) pair is ranked by: its margin, or its index.
+
+    An index is positive, so with it prices order and do not shut out. Unless work-conserving: then
+    a margin of 0 or less makes it negative, and the pair is not started.
+    """
+    cost = price(prompt, length, g, terms, load, sums, carry)
+    if terms.indexed == 0:
+        return worth - cost
+    # Prices end with the look-ahead, and what is beyond would be free.
+    cost *= length / min(length, terms.lookahead)
+    score = index(length, waited_s, worth, cost, terms)
+    return -score if terms.selective and worth <= cost else score
+
+
+@compiled
 def best_device(
     prompt: int,
     predicted: float,
@@ -105,7 +131,7 @@ def best_device(
     sums: np.ndarray,
     carry: np.ndarray,
 ) -> tuple[float, int, int]:
-    """Largest margin of a request over the devices that can take it: margin, device, length."""
+    """Best score of a request over the devices that can take it: score, device, length."""
     best = -np.inf
     chosen, planned = -1, 0
     limit, length, worth = -1, 0, 0.0
@@ -117,9 +143,9 @@ def best_device(
             length, worth = offer(prompt, predicted, waited_s, limit, terms)
         if length == 0 or not fits(load, peaks, g, length, prompt):
             continue
-        margin = worth - price(prompt, length, g, terms, load, sums, carry)
-        if margin > best or (margin == best and _emptier(load, g, chosen, pointer)):
-            best, chosen, planned = margin, g, length
+        score = _score(prompt, length, waited_s, worth, g, terms, load, sums, carry)
+        if score > best or (score == best and _emptier(load, g, chosen, pointer)):
+            best, chosen, planned = score, g, length
     return best, chosen, planned
 
 

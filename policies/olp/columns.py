@@ -12,6 +12,10 @@ Conventions, with 0-based period boundaries (source: arXiv 2607.03948, section 3
   waited + n < t1'. The paper's 1-based T - (k + n - 1) and k + n - t are the same numbers.
 * Rolling horizon: T - k is a constant R. Fixed horizon: R is what is left of the episode.
 * A slot is one iteration. ``iteration`` [periods per slot] converts where they differ.
+
+The index (``rank="index"``, our own) is what a request loses by waiting D longer, per unit of what
+it costs: a generalized c-mu rule with prices in place of service times. With latency weights alone
+it is shortest-first where slots bind and smallest KV-volume-first where memory does.
 """
 
 from __future__ import annotations
@@ -50,6 +54,32 @@ def reward(length: int, waited_s: float, terms: Terms) -> float:
     if terms.zeta2 > 0.0 and waited_s < terms.tail_ttft_s:
         value += terms.zeta2
     return value
+
+
+@compiled
+def index(length: int, waited_s: float, worth: float, cost: float, terms: Terms) -> float:
+    """Loss from waiting D longer, over the cost; for ordering only.
+
+    A deadline that is still met is lost with a chance that rises exponentially as its slack shrinks
+    below D. The worth itself counts a little, so that rewards that waiting does not lower (tokens,
+    starts) are ranked by reward per cost, as in a knapsack.
+
+    Args:
+        length: n, planned iterations.
+        waited_s: time since arrival [s].
+        worth: normalized reward of a start now.
+        cost: price of the column.
+        terms: weights, horizon and iteration time of this period.
+    """
+    loss = terms.waiting_cost
+    if terms.zeta2 > 0.0 and waited_s < terms.tail_ttft_s:
+        loss += terms.zeta2 * np.exp((waited_s - terms.tail_ttft_s) / terms.patience_s)
+    if terms.zeta1 > 0.0:
+        slack_s = terms.tail_eel_s - waited_s - length * terms.iteration_s
+        if slack_s > 0.0:
+            loss += terms.zeta1 * np.exp(-slack_s / terms.patience_s)
+    # Free capacity costs nothing: the length then decides alone.
+    return float((terms.scale * loss + 1e-3 * worth) / (cost + 1e-7 * length))
 
 
 @compiled

@@ -18,6 +18,7 @@ from policies.olp.drift import (
     iteration_periods,
     rate_increased,
 )
+from policies.olp.fluid import update_fluid
 from policies.olp.forecast import read_load
 from policies.olp.history import forget_before, remember
 from policies.olp.pricing import update_prices
@@ -213,6 +214,10 @@ def decide(
         iteration * params.period_s,
         1.0 / largest,
         params.priced,
+        params.indexed,
+        1 - params.work_conserving,
+        (weights[1] + weights[2]) * params.patience_s / params.period_s,
+        params.patience_s,
         grid.block,
         grid.bits,
         grid.lookahead,
@@ -221,7 +226,21 @@ def decide(
         mem_scale = params.mem_scale
         if mem_scale == 0.0:
             mem_scale = 1.0 / _largest_kv(devices)
-        update_prices(devices, active, slots, params, memory, scratch, mem_scale)
+        if params.fluid:
+            update_fluid(
+                queue,
+                waiting,
+                hidden,
+                devices,
+                active,
+                terms,
+                params,
+                memory,
+                scratch,
+                mem_scale,
+            )
+        else:
+            update_prices(devices, active, slots, params, memory, scratch, mem_scale)
         _record(params, memory)
     if waiting > 0 and open_devices(devices, active, load, scratch.leaving, scratch.peaks) > 0:
         admit(queue, waiting, params.work_conserving, terms, memory, scratch, action)

@@ -53,7 +53,12 @@ class OnlineLp(Policy):
     class Parameters(PolicyParameters):
         """Parameters of ``olp``. Weights and limits default to the scenario's objective."""
 
-        pricing: Literal["paper", "none"] = "paper"  #: none: prices stay 0
+        #: paper: as published; fluid: our own, ``fluid.py``; none: prices stay 0
+        pricing: Literal["paper", "fluid", "none"] = "paper"
+        #: default: index with fluid prices, margin otherwise
+        rank: Literal["margin", "index"] | None = None
+        #: D of the index, as a multiple of the start-delay limit
+        patience: Annotated[float, Field(gt=0)] = 1.0
         lookahead: Size = 512  #: H [iterations]
         steps: Annotated[int, Field(ge=0)] = 5  #: K, subgradient steps per period
         batch: Size = 64  #: columns per step
@@ -95,6 +100,11 @@ class OnlineLp(Policy):
         params = OlpParams(
             grid=grid,
             priced=int(priced),
+            fluid=int(given.pricing == "fluid"),
+            indexed=int(
+                (given.rank or ("index" if given.pricing == "fluid" else "margin")) == "index"
+            ),
+            patience_s=max(given.patience * self.weights["tail_ttft_s"], self.spec.period_s),
             step_size=given.step_size,
             mem_scale=given.mem_scale or 0.0,
             rolling=int(given.horizon == "rolling"),
@@ -114,6 +124,7 @@ class OnlineLp(Policy):
         numbers = np.zeros(len(Number))
         numbers[[Number.PERIOD, Number.LAST_ID, Number.LAST_DRIFT]] = -1.0
         kept = given.history if priced else 1
+        demand = grid.blocks if given.pricing == "fluid" else 0
         memory = OlpMemory(
             rng=np.zeros(1, np.uint64),
             pointer=np.zeros(1, np.int64),
@@ -133,6 +144,9 @@ class OnlineLp(Policy):
             running=np.zeros((4, grid.lanes)),
             limits=np.zeros((2, grid.lanes)),
             picks=np.zeros((given.steps, given.batch), np.int32),
+            demand_scarcity=np.zeros((demand, 2, *lanes)),
+            demand_events=np.zeros((demand, 2, *lanes)),
+            demand_running=np.zeros((demand, 4, grid.lanes)),
             load=np.zeros((g, len(Load)), np.int64),
             leaving=np.zeros((g, 2, h), np.int64),
             peaks=np.zeros((g, h + 1), np.int64),

@@ -55,6 +55,9 @@ class OlpParams(NamedTuple):
 
     grid: Grid
     priced: int  #: 1: prices are learned, 0: they stay 0
+    fluid: int  #: 1: from the demand of the look-ahead (``fluid.py``), 0: as published
+    indexed: int  #: 1: rank by the index of ``columns.py``, 0: by margin
+    patience_s: float  #: D of the index [s]
     step_size: float
     mem_scale: float  #: 0: 1 / the largest M
     rolling: int  #: 1: rolling horizon
@@ -87,6 +90,10 @@ class Terms(NamedTuple):
     iteration_s: float  #: the same [s]
     scale: float  #: 1 / the reward normalizer
     priced: int
+    indexed: int
+    selective: int  #: 1: only positive margins start
+    waiting_cost: float  #: (beta + gamma) * D, what every request loses by waiting D
+    patience_s: float  #: D [s]
     width: int  #: devices per block of the grid
     bits: int  #: of the grid
     lookahead: int
@@ -116,6 +123,9 @@ class OlpScratch(NamedTuple):
     running: np.ndarray  #: (4, lanes) zero between calls
     limits: np.ndarray  #: (2, lanes) B and M of one block
     picks: np.ndarray  #: (K, batch) int32
+    demand_scarcity: np.ndarray  #: (blocks, 2, rows, lanes); these three only for fluid prices
+    demand_events: np.ndarray  #: (blocks, 2, rows, lanes) zero between calls
+    demand_running: np.ndarray  #: (blocks, 4, lanes) zero between calls
     load: np.ndarray  #: (G, len(Load)) int64
     leaving: np.ndarray  #: (G, 2, H) int64, requests and KV leads that leave at a slot
     peaks: np.ndarray  #: (G, H + 1) int64, max over slots < n of occupied KV + slot
