@@ -1,0 +1,151 @@
+"""PPO with action masks in one file, on nothing but Gymnasium's API and torch (CleanRL's style).
+
+    python examples/ppo_single_file.py --steps 200000
+
+One choice for each of 8 visible requests (hold, or a device), 16 lanes of the native vector
+environment. The network is shared over the requests: each row of the queue is scored with the
+devices and the clock as context. Reward: the environment's, over a constant, minus the mean over
+the lanes at the same period, which takes out what every policy earns as time passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import nn
+from torch.distributions import Categorical
+
+import llmroute_env  # noqa: F401  (registers LLMRoute-v0)
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--scenario", default="paper-overload")
+parser.add_argument("--steps", type=int, default=200_000, help="periods of all lanes together")
+parser.add_argument("--lanes", type=int, default=16)
+parser.add_argument("--window", type=int, default=8)
+parser.add_argument("--periods", type=int, default=600, help="horizon of an episode")
+parser.add_argument("--rollout", type=int, default=150, help="periods of a rollout")
+parser.add_argument("--epochs", type=int, default=4)
+parser.add_argument("--minibatches", type=int, default=4)
+parser.add_argument("--learning-rate", type=float, default=1e-3)
+parser.add_argument("--gamma", type=float, default=0.995)
+parser.add_argument("--gae-lambda", type=float, default=0.95)
+parser.add_argument("--clip", type=float, default=0.2)
+parser.add_argument("--entropy", type=float, default=0.003)
+parser.add_argument("--reward-scale", type=float, default=1000.0)
+parser.add_argument("--seed", type=int, default=1)
+
+
+class Agent(nn.Module):
+    """Scores (N, W, G + 1) and values (N,) from a featurized observation."""
+
+    def __init__(self, devices: int) -> None:
+        super().__init__()
+        context = 3 * devices + 2
+        self.actor = nn.Sequential(
+            nn.Linear(3 + context, 64),
+            nn.Tanh(),
+            nn.Linear(64, 64),
+            nn.Tanh(),
+            nn.Linear(64, devices + 1),
+        )
+        self.critic = nn.Sequential(
+            nn.Linear(3 + context, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
+        )
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[Categorical, torch.Tensor]:
+        """Take x (N, W, F), mask (N, W, G + 1) -> distribution of (N, W) choices, values (N,)."""
+        scores = self.actor(x).masked_fill(~mask, -1e9)
+        return Categorical(logits=scores), self.critic(x.mean(1)).squeeze(-1)
+
+
+def featurize(seen: dict[str, np.ndarray]) -> torch.Tensor:
+    """(N, W, F): a request's log lengths and wait, then the devices' fill and the queue."""
+    queue, devices, clock = seen["queue"], seen["devices"], seen["clock"]
+    own = np.log1p(queue[:, :, :3]) / 8
+    active, batch, used, limit, fifo = (devices[:, :, i] for i in range(5))
+    waiting = (seen["queue_id"] >= 0).mean(1, keepdims=True)
+    left = np.log1p(clock[:, 2:3]) / 8
+    context = np.concatenate([active / batch, used / limit, np.log1p(fifo) / 4, waiting, left], 1)
+    spread = np.broadcast_to(context[:, None], (*own.shape[:2], context.shape[1]))
+    return torch.as_tensor(np.concatenate([own, spread], 2), dtype=torch.float32)
+
+
+def main(arguments: list[str] | None = None) -> list[float]:
+    """Train; returns the mean return of the episodes of each rollout in which some ended."""
+    args = parser.parse_args(arguments)
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(1)
+    envs = gym.make_vec(
+        "LLMRoute-v0",
+        num_envs=args.lanes,
+        scenario=args.scenario,
+        overrides={"router.window": args.window, "horizon_periods": args.periods},
+        autoreset_mode="SameStep",
+    )
+    agent = Agent(envs.single_observation_space["devices"].shape[0])
+    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
+    seen, info = envs.reset(seed=args.seed)
+    x, mask = featurize(seen), torch.as_tensor(info["action_mask"], dtype=torch.bool)
+    returns, running, history = [], np.zeros(args.lanes), []
+    start, updates = time.time(), args.steps // (args.lanes * args.rollout)
+    for update in range(1, updates + 1):
+        rows = []
+        for _ in range(args.rollout):
+            with torch.no_grad():
+                choice, value = agent(x, mask)
+                action = choice.sample()
+                log = (choice.log_prob(action) * (mask.sum(-1) > 1)).sum(-1)
+            seen, reward, terminated, truncated, info = envs.step(action.numpy())
+            over = terminated | truncated
+            running += reward
+            returns += running[over].tolist()
+            running[over] = 0.0
+            gained = torch.as_tensor((reward - reward.mean()) / args.reward_scale).float()
+            rows.append((x, mask, action, log, value, gained, torch.as_tensor(over).float()))
+            x = featurize(seen)
+            mask = torch.as_tensor(info["action_mask"], dtype=torch.bool)
+        xs, masks, actions, logs, values, rewards, overs = (
+            torch.stack(c) for c in zip(*rows, strict=True)
+        )
+        with torch.no_grad():
+            following = agent(x, mask)[1]
+        advantages, carried = torch.zeros_like(rewards), torch.zeros(args.lanes)
+        for t in reversed(range(args.rollout)):  # nothing is earned after the horizon
+            alive = 1.0 - overs[t]
+            error = rewards[t] + args.gamma * alive * following - values[t]
+            carried = error + args.gamma * args.gae_lambda * alive * carried
+            advantages[t], following = carried, values[t]
+        targets = (advantages + values).flatten()
+        xs, masks, actions = xs.flatten(0, 1), masks.flatten(0, 1), actions.flatten(0, 1)
+        logs, advantages = logs.flatten(), advantages.flatten()
+        for _ in range(args.epochs):
+            for rows_ in torch.randperm(len(logs)).chunk(args.minibatches):
+                choice, value = agent(xs[rows_], masks[rows_])
+                free = masks[rows_].sum(-1) > 1
+                log = (choice.log_prob(actions[rows_]) * free).sum(-1)
+                ratio = (log - logs[rows_]).exp()
+                a = advantages[rows_]
+                a = (a - a.mean()) / (a.std() + 1e-8)
+                clipped = ratio.clamp(1 - args.clip, 1 + args.clip)
+                loss = -torch.min(ratio * a, clipped * a).mean()
+                loss = loss + 0.5 * (value - targets[rows_]).square().mean()
+                loss = loss - args.entropy * (choice.entropy() * free).sum(-1).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
+                optimizer.step()
+        if returns:
+            history.append(float(np.mean(returns)))
+            rate = update * args.lanes * args.rollout / (time.time() - start)
+            print(f"update {update}/{updates}  return {history[-1]:,.0f}  {rate:,.0f} periods/s")
+            returns.clear()
+    envs.close()
+    return history
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Training of learned routers; needs the extra ``rl``. Import the modules by name."""

@@ -1,0 +1,118 @@
+"""A training run from its configuration to its last checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ProgressBarCallback
+from stable_baselines3.common.logger import Logger, configure
+
+from llmroute_env.training.build import load_model, make_layout, make_model, make_training_env
+from llmroute_env.training.callbacks import CriticFirst, EpisodeMetrics, HeldOutScores
+from llmroute_env.training.config import PairsTask, PolicyGradient, TrainingConfig
+from llmroute_env.training.demonstrations import demonstrate
+from llmroute_env.training.directory import RunDirectory, command_line
+from llmroute_env.training.imitation import clone
+from llmroute_env.training.scoring import Scorer
+
+
+def train(
+    config: TrainingConfig, out: Path, *, progress: bool = False, quiet: bool = False
+) -> RunDirectory:
+    """Run ``config`` in an absent or empty directory.
+
+    Raises:
+        RunExistsError: there is something in it.
+    """
+    torch.set_num_threads(1)
+    run = RunDirectory.create(out, config, command_line())
+    env = make_training_env(config)
+    model = make_model(config, env)
+    model.set_logger(_logger(run, quiet))
+    if config.imitation is not None:
+        imitate(config, model)
+    _learn(config, run, model, progress)
+    return run
+
+
+def resume(out: Path, *, progress: bool = False, quiet: bool = False) -> RunDirectory:
+    """Go on with a run from its last checkpoint; one that has none starts anew.
+
+    Workloads from here on are drawn from a seed that depends on the step, so that the episodes
+    before the kill are not played a second time.
+
+    Raises:
+        ValueError: there is no run in the directory.
+    """
+    torch.set_num_threads(1)
+    run, config = RunDirectory.resume(out)
+    state = run.state()
+    env = make_training_env(config)
+    if not state:
+        model = make_model(config, env)
+        model.set_logger(_logger(run, quiet))
+        if config.imitation is not None:
+            imitate(config, model)
+    else:
+        env.seed(config.seed + 7919 * (1 + int(state["steps"])))
+        model = load_model(config, run.path / "last.zip", env)
+        model.set_logger(_logger(run, quiet))
+    _learn(config, run, model, progress)
+    return run
+
+
+def imitate(config: TrainingConfig, model: Any) -> dict[str, float]:
+    """Clone the teacher into the model's actor; curves go to the model's logger."""
+    settings, task = config.imitation, config.task
+    assert settings is not None
+    assert isinstance(task, PairsTask)
+    shown = demonstrate(
+        config.scenarios[0].load(),
+        settings.teacher,
+        make_layout(config),
+        oldest=task.oldest,
+        decisions=settings.decisions,
+        seed=config.seed,
+    )
+
+    def report(epoch: int, losses: dict[str, float]) -> None:
+        for name, value in losses.items():
+            model.logger.record(f"imitation/{name}", value)
+        model.logger.dump(epoch)
+
+    return clone(
+        model.policy,
+        shown,
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        smoothing=settings.smoothing,
+        seed=config.seed,
+        report=report,
+    )
+
+
+def _learn(config: TrainingConfig, run: RunDirectory, model: Any, progress: bool) -> None:
+    state = run.state()
+    left = config.steps - int(state.get("steps", 0))
+    if left <= 0:
+        return
+    scores = HeldOutScores(config, run, Scorer(config), float(state.get("seconds", 0.0)))
+    callbacks: list[BaseCallback] = [EpisodeMetrics(), scores]
+    if isinstance(config.algorithm, PolicyGradient) and config.algorithm.critic_rollouts:
+        callbacks.insert(0, CriticFirst(config.algorithm, int(state.get("rollouts", 0))))
+    if progress:
+        callbacks.append(ProgressBarCallback())
+    model.learn(
+        left,
+        callback=CallbackList(callbacks),
+        reset_num_timesteps=not state,
+        log_interval=1 if isinstance(config.algorithm, PolicyGradient) else 4,
+    )
+
+
+def _logger(run: RunDirectory, quiet: bool) -> Logger:
+    formats = ["tensorboard", "csv"]
+    return configure(str(run.tensorboard), formats if quiet else ["stdout", *formats])

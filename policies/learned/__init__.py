@@ -1,0 +1,1 @@
+"""Learned routers: a permutation-equivariant network over (request, device) pairs."""

@@ -1,0 +1,357 @@
+"""One decision of a learned router as numbers: candidates, devices, pairs, and what is legal.
+
+In a period the router is asked again and again: *which waiting request starts next, and where, or
+does the rest wait?* An action is 0 to hold, or ``1 + c * G + g`` to start candidate c on device g.
+Only pairs that will start are legal: the device can start the request at its next iteration
+boundary (``policies.startable``), and no predicted completion overflows its memory
+(``policies.completions``, the rule of MC-SF).
+
+Candidates are at most K of the waiting requests: the oldest few and otherwise the shortest
+predicted. K is no property of a network, which scores each pair by itself.
+
+All features are of order 1 and free of units: times in periods and on a log scale, tokens as a
+share of M, counts as a share of the batch slots. So a network is not tied to a fleet or a clock.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from llmroute_env.jit import compiled
+from llmroute_env.spaces import Clock, Device, Queue
+from policies.completions import Profile, build_profile, plan, profile
+from policies.learned.rates import RateMemory
+from policies.startable import Room, fits, room
+
+
+class Context(IntEnum):
+    """Features of the whole system."""
+
+    LEFT = 0  #: log of the periods left
+    WAITING = 1  #: log of the requests waiting
+    FREE = 2  #: log of the free batch slots
+    FREE_SHARE = 3  #: free batch slots / all
+    FILL_TIME = 4  #: log of the periods in which arrivals would take the free slots
+    LOAD = 5  #: arriving work / batch slots
+    ENDING_SOON = 6  #: share of the slots that end within SOON periods
+    ENDING_LATER = 7  #: the same within LATER periods
+    ENDING_LATE = 8  #: the same within LATE periods
+    REMAINING = 9  #: log of the mean predicted periods left in the batch
+    KV = 10  #: KV used / M
+    ARRIVING = 11  #: log of the mean predicted periods of arriving requests
+    WAITING_WORK = 12  #: log of the waiting work / batch slots [periods]
+
+
+class Request(IntEnum):
+    """Features of a candidate."""
+
+    LENGTH = 0  #: log of the predicted periods that it takes
+    LENGTH_SHARE = 1  #: those / periods left, at most 2
+    PROMPT = 2  #: log of s
+    WAITED = 3  #: log of the periods waited
+    RELATIVE = 4  #: log of its length / mean length of arriving requests
+    START_SLACK = 5  #: share of the start-delay limit that is left, in -1 to 1
+    END_SLACK = 6  #: share of the end-to-end limit left if it starts now, in -1 to 1
+    TIER = 7  #: tier
+
+
+class Machine(IntEnum):
+    """Features of a device."""
+
+    FREE_SHARE = 0  #: free batch slots / B
+    KV = 1  #: KV tokens / M in the coming iteration
+    PEAK = 2  #: largest predicted KV load / M
+    ENDING_SOON = 3  #: share of B that ends within SOON periods
+    ENDING_LATER = 4  #: within LATER periods
+    REMAINING = 5  #: log of the mean predicted periods left
+    FIFO = 6  #: requests in the FIFO / B
+
+
+class Pair(IntEnum):
+    """Features of a candidate on a device."""
+
+    ROOM = 0  #: KV left in the coming iteration / M
+    HEADROOM = 1  #: KV left at the worst predicted completion / M
+
+
+SOON, LATER, LATE = 16.0, 64.0, 256.0
+_LOG = 1.0 / 8.0  # log(1 + 2980) / 8 is 1
+_NO_LIMIT = 1e12
+
+
+class FeatureParams(NamedTuple):
+    """Constants of the features."""
+
+    period_s: float
+    tail_eel_s: float
+    tail_ttft_s: float
+    oldest: int  #: candidates that are chosen by age
+    context: np.ndarray  #: (G,) int64, context limit [tokens]
+
+
+class FeatureScratch(NamedTuple):
+    """Working space."""
+
+    room: Room
+    profile: Profile
+    key: np.ndarray  #: (K,) float64, predicted lengths of the candidates chosen by length
+
+
+class Question(NamedTuple):
+    """One decision; float32 but for ``rows`` and ``legal``."""
+
+    context: np.ndarray  #: (len(Context),)
+    requests: np.ndarray  #: (K, len(Request)), 0 past the candidates
+    devices: np.ndarray  #: (G, len(Machine))
+    pairs: np.ndarray  #: (K, G, len(Pair)), 0 where not legal
+    rows: np.ndarray  #: (K,) int64, row in the queue, -1 past the candidates
+    legal: np.ndarray  #: (K, G) bool
+
+
+def question(candidates: int, devices: int) -> Question:
+    """Allocate one decision."""
+    k, g = candidates, devices
+    return Question(
+        np.zeros(len(Context), np.float32),
+        np.zeros((k, len(Request)), np.float32),
+        np.zeros((g, len(Machine)), np.float32),
+        np.zeros((k, g, len(Pair)), np.float32),
+        np.full(k, -1, np.int64),
+        np.zeros((k, g), np.bool_),
+    )
+
+
+def feature_scratch(candidates: int, devices: int, slots: int) -> FeatureScratch:
+    """Allocate the working space."""
+    return FeatureScratch(room(devices), profile(devices, slots), np.zeros(candidates))
+
+
+@compiled
+def log_scale(value: float) -> float:
+    """Squeeze a count or a time: 0 at 0, 1 at 2,980."""
+    return np.log1p(max(value, 0.0)) * _LOG  # type: ignore[no-any-return]
+
+
+@compiled
+def _pace(devices: np.ndarray, period_s: float) -> float:
+    """Periods that an iteration takes, by the mean of the last ones; 1 before the first."""
+    total, count = 0.0, 0
+    for g in range(devices.shape[0]):
+        if devices[g, Device.LAST_ITERATION] > 0.0:
+            total += devices[g, Device.LAST_ITERATION]
+            count += 1
+    return total / count / period_s if count > 0 else 1.0
+
+
+@compiled
+def _shortlist(
+    queue: np.ndarray,
+    queue_id: np.ndarray,
+    action: np.ndarray,
+    oldest: int,
+    key: np.ndarray,
+    rows: np.ndarray,
+) -> int:
+    """Fill ``rows`` with candidates not sent yet; return the number of requests that wait."""
+    rows[:] = -1
+    most = rows.shape[0]
+    waiting, n = 0, 0
+    for i in range(queue_id.shape[0]):
+        if queue_id[i] < 0:
+            break
+        if action[i] != 0:
+            continue
+        waiting += 1
+        if waiting <= oldest:
+            rows[n] = i
+            n += 1
+            continue
+        length = np.float64(queue[i, Queue.PREDICTED])
+        if n == most and (most == oldest or length >= key[most - 1]):
+            continue
+        at = n if n < most else most - 1
+        while at > oldest and key[at - 1] > length:
+            key[at], rows[at] = key[at - 1], rows[at - 1]
+            at -= 1
+        key[at], rows[at] = length, i
+        n = min(n + 1, most)
+    return waiting
+
+
+@compiled
+def _headroom(peaks: Profile, g: int, prompt: float, length: int, limit: float) -> float:
+    """KV left at the worst predicted completion with the newcomer [tokens]; < 0 overflows."""
+    low, high = 0, peaks.n[g]
+    while low < high:
+        middle = (low + high) // 2
+        if peaks.left[g, middle] < length:
+            low = middle + 1
+        else:
+            high = middle
+    load = prompt + length
+    if low < peaks.n[g]:
+        load += peaks.kv[g, low] + length * peaks.requests[g, low]
+    if low > 0:
+        load = max(load, peaks.peak[g, low - 1] + prompt)
+    return limit - max(load, peaks.top[g])
+
+
+@compiled
+def _machine(
+    devices: np.ndarray,
+    scratch: FeatureScratch,
+    g: int,
+    pace: float,
+    row: np.ndarray,
+    sums: np.ndarray,
+) -> None:
+    """Write the features of a device, and add to the totals of the system."""
+    peaks, rooms = scratch.profile, scratch.room
+    batch, limit = np.float64(devices[g, Device.BATCH_LIMIT]), rooms.limit[g]
+    n, here, work, soon, later, late = peaks.n[g], 0.0, 0.0, 0.0, 0.0, 0.0
+    for i in range(n):
+        count = peaks.requests[g, i] - (peaks.requests[g, i + 1] if i + 1 < n else 0.0)
+        left = peaks.left[g, i] * pace
+        here += count
+        work += count * left
+        soon += count if left <= SOON else 0.0
+        later += count if left <= LATER else 0.0
+        late += count if left <= LATE else 0.0
+    free = max(np.float64(rooms.slots[g]), 0.0)
+    row[Machine.FREE_SHARE] = free / batch
+    row[Machine.KV] = 1.0 - rooms.free[g] / limit
+    row[Machine.PEAK] = min(peaks.top[g] / limit, 2.0)
+    row[Machine.ENDING_SOON] = soon / batch
+    row[Machine.ENDING_LATER] = later / batch
+    row[Machine.REMAINING] = log_scale(work / here) if here > 0.0 else 0.0
+    row[Machine.FIFO] = min(np.float64(devices[g, Device.FIFO_LENGTH]) / batch, 2.0)
+    sums[0] += batch
+    sums[1] += free
+    sums[2] += soon
+    sums[3] += later
+    sums[4] += late
+    sums[5] += work
+    sums[6] += here
+    sums[7] += row[Machine.KV] / devices.shape[0]
+
+
+@compiled
+def begin(
+    devices: np.ndarray, active: np.ndarray, params: FeatureParams, scratch: FeatureScratch
+) -> None:
+    """Profile all devices; call after `policies.startable.measure`, once per period."""
+    for g in range(devices.shape[0]):
+        limit = min(scratch.room.limit[g], np.float64(params.context[g]))
+        build_profile(devices, active, g, limit, scratch.profile)
+
+
+@compiled
+def ask(
+    queue: np.ndarray,
+    queue_id: np.ndarray,
+    devices: np.ndarray,
+    clock: np.ndarray,
+    params: FeatureParams,
+    memory: RateMemory,
+    scratch: FeatureScratch,
+    action: np.ndarray,
+    out: Question,
+) -> int:
+    """Write the next decision of a period; return the number of legal pairs (0: nothing to ask).
+
+    ``action`` (W,) int64 has what was sent in this period; ``begin`` and `answer` keep the rest.
+    """
+    pace = _pace(devices, params.period_s)
+    waiting = _shortlist(queue, queue_id, action, params.oldest, scratch.key, out.rows)
+    legal = _pairs(queue, params, scratch, out)
+    if legal == 0:
+        return 0
+    sums = np.zeros(8)
+    for g in range(devices.shape[0]):
+        _machine(devices, scratch, g, pace, out.devices[g], sums)
+    left = np.float64(clock[Clock.LEFT])
+    mean = memory.tokens[0] / max(memory.arrivals[0], 1e-9) * pace
+    work = 0.0
+    for i in range(queue_id.shape[0]):
+        if queue_id[i] < 0:
+            break
+        if action[i] == 0:
+            work += queue[i, Queue.PREDICTED] * pace
+    row = out.context
+    row[Context.LEFT] = log_scale(left)
+    row[Context.WAITING] = log_scale(waiting + clock[Clock.HIDDEN])
+    row[Context.FREE] = np.log1p(sums[1]) * 0.25
+    row[Context.FREE_SHARE] = sums[1] / sums[0]
+    row[Context.FILL_TIME] = log_scale(sums[1] * memory.weight[0] / max(memory.arrivals[0], 1e-9))
+    row[Context.LOAD] = min(memory.tokens[0] * pace / memory.weight[0] / sums[0], 3.0)
+    row[Context.ENDING_SOON] = sums[2] / sums[0]
+    row[Context.ENDING_LATER] = sums[3] / sums[0]
+    row[Context.ENDING_LATE] = sums[4] / sums[0]
+    row[Context.REMAINING] = log_scale(sums[5] / sums[6]) if sums[6] > 0.0 else 0.0
+    row[Context.KV] = sums[7]
+    row[Context.ARRIVING] = log_scale(mean)
+    row[Context.WAITING_WORK] = log_scale(work / sums[0])
+    for c in range(out.rows.shape[0]):
+        if out.rows[c] < 0:
+            out.requests[c, :] = 0.0
+        else:
+            _request(queue[out.rows[c]], params, pace, left, mean, out.requests[c])
+    return legal
+
+
+@compiled
+def _pairs(queue: np.ndarray, params: FeatureParams, scratch: FeatureScratch, out: Question) -> int:
+    rooms, peaks = scratch.room, scratch.profile
+    count = 0
+    for c in range(out.rows.shape[0]):
+        i = out.rows[c]
+        for g in range(rooms.slots.shape[0]):
+            out.legal[c, g] = False
+            out.pairs[c, g, :] = 0.0
+            if i < 0:
+                continue
+            prompt = np.float64(queue[i, Queue.PROMPT])
+            limit = min(rooms.limit[g], np.float64(params.context[g]))
+            if not fits(rooms, g, prompt + 1.0) or limit - prompt < 1.0:
+                continue
+            length = plan(np.float64(queue[i, Queue.PREDICTED]), limit - prompt)
+            left = _headroom(peaks, g, prompt, length, rooms.limit[g])
+            if left < 0.0:
+                continue
+            out.legal[c, g] = True
+            out.pairs[c, g, Pair.ROOM] = (rooms.free[g] - prompt - 1.0) / rooms.limit[g]
+            out.pairs[c, g, Pair.HEADROOM] = left / rooms.limit[g]
+            count += 1
+    return count
+
+
+@compiled
+def _slack(limit_s: float, used_s: float) -> float:
+    if limit_s <= 0.0 or limit_s >= _NO_LIMIT:
+        return 1.0
+    return max(-1.0, min(1.0, 1.0 - used_s / limit_s))
+
+
+@compiled
+def _request(
+    request: np.ndarray,
+    params: FeatureParams,
+    pace: float,
+    left: float,
+    mean: float,
+    row: np.ndarray,
+) -> None:
+    length = np.float64(request[Queue.PREDICTED]) * pace
+    waited = np.float64(request[Queue.WAITED])
+    end = waited + length * params.period_s
+    row[Request.LENGTH] = log_scale(length)
+    row[Request.LENGTH_SHARE] = min(length / max(left, 1.0), 2.0)
+    row[Request.PROMPT] = log_scale(np.float64(request[Queue.PROMPT]))
+    row[Request.WAITED] = log_scale(waited / params.period_s)
+    row[Request.RELATIVE] = max(-1.0, min(1.0, 0.25 * np.log((length + 1.0) / (mean + 1.0))))
+    row[Request.START_SLACK] = _slack(params.tail_ttft_s, waited)
+    row[Request.END_SLACK] = _slack(params.tail_eel_s, end)
+    row[Request.TIER] = min(np.float64(request[Queue.TIER]), 4.0) * 0.25
