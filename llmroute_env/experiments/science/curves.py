@@ -15,12 +15,8 @@ from llmroute_env.experiments.statistics import Interval
 from llmroute_env.scenario.saturation import limits
 
 #: Settings of the rivals on the plane of mean and P99 EEL.
-RIVALS: Final = (
-    "central_fifo",
-    SJF,
-    *(f"sjf:aging={a}" for a in ("0.05", "0.2", "1", "5")),
-    "mc_sf",
-)
+_AGINGS: Final = ("0.05", "0.2", "1", "5")
+RIVALS: Final = ("central_fifo", SJF, *(f"sjf:aging={a}" for a in _AGINGS), "mc_sf")
 PLANE_CELLS: Final[dict[str, dict[str, Any]]] = {
     "batch binds": {},
     "memory binds": sweeps.PRICE_CELLS["overload, memory binds (B 96, M 7,100)"],
@@ -153,7 +149,7 @@ def prices(episodes: Episodes, fluid: bool) -> pd.DataFrame:
             paid = {"batch": batch, "memory": memory}
             row: dict[str, Any] = {"where": where, "policy": policy, "n": len(batch)}
             for name, values in paid.items():
-                mean = verdicts.mean_interval(values.to_numpy())
+                mean = verdicts.mean_of(values)
                 row |= {name: mean.estimate, f"{name}_low": mean.low, f"{name}_high": mean.high}
             total = row["batch"] + row["memory"]
             row["memory_share"] = row["memory"] / total if total else np.nan

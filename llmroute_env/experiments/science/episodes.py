@@ -8,13 +8,10 @@ outer loop, so a run that is cut short has whole paired comparisons over fewer s
 from __future__ import annotations
 
 import csv
-import hashlib
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,18 +19,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from llmroute_env.env import LLMRouteEnv
-from llmroute_env.evaluation import evaluate
+from llmroute_env.experiments.science.play import WEIGHTS, Job, play_at
 from llmroute_env.metrics import METRICS, TIMINGS
 from llmroute_env.scenario import Scenario
 from policies.registry import parse
 
-WEIGHTS: Final = ("alpha", "beta", "gamma", "sigma", "zeta1", "zeta2")
-
 #: Policies whose decisions do not depend on the objective: one episode with unit weights gives
 #: their realized objective under any weights. Any other policy is assumed to read the weights.
 BLIND: Final = frozenset(
-    "random round_robin lor power_of_d vllm_dp least_predicted_work central_fifo sjf mc_sf".split()
+    [
+        *("random", "round_robin", "lor", "power_of_d", "vllm_dp", "least_predicted_work"),
+        *("central_fifo", "sjf", "mc_sf"),
+    ]
 )
 
 _REWARDS: Final = tuple(f"r_{name}" for name in WEIGHTS)
@@ -68,17 +65,6 @@ class Cell:
     def played_by(self, policy: str) -> Scenario:
         """The scenario that a policy plays for this cell."""
         return self.of_blind if is_blind(policy) else self.of_readers
-
-
-@dataclass(frozen=True)
-class Job:
-    """One episode."""
-
-    digest: str
-    cell: str
-    scenario: Scenario
-    policy: str
-    seed: int
 
 
 @dataclass
@@ -137,7 +123,7 @@ class Episodes:
                 begun = time.monotonic()
                 if begun - start + longest > 60.0 * minutes:
                     return False
-                for row in parallel(delayed(_play_at)(here, job) for job in batch):
+                for row in parallel(delayed(play_at)(here, job) for job in batch):
                     writer.writerow([_cell(row[name]) for name in COLUMNS])
                     stream.flush()
                     self._add(row)
@@ -204,46 +190,13 @@ def weights(values: Mapping[str, float]) -> tuple[float, ...]:
     return tuple(float(values.get(key, 0.0)) for key in WEIGHTS)
 
 
-def play(job: Job) -> dict[str, Any]:
-    """Play one episode; returns its row."""
-    result = evaluate(_environment(job.scenario), job.policy, job.seed)
-    row: dict[str, Any] = {
-        "digest": job.digest,
-        "cell": job.cell,
-        "policy": job.policy,
-        "information": result.information,
-        "seed": job.seed,
-        "code": code_version(),
-    }
-    row |= result.summary
-    row |= {f"r_{name}": result.rewards[name] for name in WEIGHTS}
-    prices = result.diagnostics
-    for name in ("price_batch", "price_memory"):
-        series = prices.get(name)
-        row[name] = float(np.mean(series[len(series) // 2 :])) if series is not None else math.nan
-    return row
-
-
-@cache
-def code_version() -> str:
-    """Eight hex digits that stand for the code that can change an episode."""
-    import policies
-
-    root = Path(__file__).resolve().parents[2]
-    places = [root / "cluster", root / "workload", Path(policies.__file__).parent]
-    seen = hashlib.sha256()
-    for place in places:
-        for path in sorted(place.rglob("*.py")):
-            seen.update(path.read_bytes())
-    return seen.hexdigest()[:8]
-
-
 def shared(*series: pd.Series[float]) -> list[NDArray[np.float64]]:
     """Values of the seeds that all series have, in the order of the seeds."""
     index = series[0].index
     for other in series[1:]:
         index = index.intersection(other.index)
-    return [s.loc[index.sort_values()].to_numpy(dtype=np.float64) for s in series]
+    order = index.sort_values()
+    return [np.array(one.loc[order], dtype=np.float64) for one in series]
 
 
 def _value(row: Mapping[str, Any], cell: Cell, policy: str, key: str) -> float:
@@ -257,16 +210,6 @@ def _value(row: Mapping[str, Any], cell: Cell, policy: str, key: str) -> float:
         parts = zip(cell.weights, _REWARDS, strict=True)
         return sum(weight * float(row[name]) for weight, name in parts)
     return float(row[key])
-
-
-def _play_at(directory: str, job: Job) -> dict[str, Any]:
-    os.chdir(directory)  # a user's own module is found in the directory of this run
-    return play(job)
-
-
-@lru_cache(maxsize=6)
-def _environment(scenario: Scenario) -> LLMRouteEnv:
-    return LLMRouteEnv(scenario)
 
 
 def _cell(value: Any) -> str:

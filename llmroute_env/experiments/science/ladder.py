@@ -6,7 +6,7 @@ import pandas as pd
 
 from llmroute_env.experiments.science import verdicts
 from llmroute_env.experiments.science.episodes import Cell, Episodes
-from llmroute_env.experiments.statistics import Interval, mean_interval
+from llmroute_env.experiments.statistics import Interval
 
 METRICS = ("reward", "eel_mean_s", "eel_p99_s", "slo_attainment")
 
@@ -27,7 +27,7 @@ def climb(episodes: Episodes, cell: Cell, steps: list[tuple[str, str]]) -> pd.Da
         before: pd.Series[float] | None = None
         for policy, adds in steps:
             own = values[policy]
-            level = mean_interval(own.to_numpy())
+            level = verdicts.mean_of(own)
             gain, share = Interval(float("nan"), float("nan"), float("nan")), float("nan")
             if before is not None:
                 gain = verdicts.gain(key, before, own)

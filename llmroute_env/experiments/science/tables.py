@@ -25,7 +25,7 @@ from llmroute_env.experiments.science.claims import (
     paper_cell,
 )
 from llmroute_env.experiments.science.episodes import Cell, Episodes, shared
-from llmroute_env.experiments.statistics import Interval, mean_interval
+from llmroute_env.experiments.statistics import Interval
 from llmroute_env.metrics import METRICS
 
 _METHODS: Final = {"LOR": "lor", "Power-of-2": "power_of_d"}
@@ -167,7 +167,7 @@ def over_best(
 def level(episodes: Episodes, cell: Cell, policy: str, key: str) -> dict[str, Any]:
     """Mean over seeds with its interval and n, as columns of a row."""
     values = episodes.values(cell, policy, key)
-    mean = mean_interval(values.to_numpy())
+    mean = verdicts.mean_of(values)
     return {"n": len(values), "mean": mean.estimate, "low": mean.low, "high": mean.high}
 
 

@@ -82,6 +82,11 @@ def difference(baseline: pd.Series[float], own: pd.Series[float]) -> Interval:
     return mean_interval(values - base)
 
 
+def mean_of(values: pd.Series[float]) -> Interval:
+    """Mean over seeds with its interval."""
+    return mean_interval(np.array(values, dtype=np.float64))
+
+
 def better(key: str) -> int:
     """+1 where more is better, -1 where less is."""
     return METRICS[_LIKE.get(key, key)].better

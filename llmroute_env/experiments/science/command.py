@@ -1,0 +1,86 @@
+"""What both commands share: arguments, playing with a progress bar, one-line errors."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from llmroute_env.experiments.science.episodes import Cell, Episodes
+from llmroute_env.experiments.science.play import play
+
+
+def parser(name: str, description: str, examples: str) -> argparse.ArgumentParser:
+    """A parser with the arguments that both commands have."""
+    made = argparse.ArgumentParser(
+        prog=name,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add("--out", type=Path, required=True, help="directory of the episodes; resumed")
+    add("--seeds", type=int, help="number of seeds")
+    add("--first-seed", type=int, help="first seed (default: 1000; tuning used those below)")
+    add("--jobs", type=int, help="processes (default: one per core)")
+    add(
+        "--minutes",
+        type=float,
+        default=math.inf,
+        help="stop after the last seed that fits into this time, and report on those there are",
+    )
+    add("--report-only", action="store_true", help="play nothing, report on what is there")
+    return made
+
+
+def play_all(
+    episodes: Episodes,
+    wanted: Sequence[tuple[Cell, str]],
+    seeds: Sequence[int],
+    options: argparse.Namespace,
+    console: Console,
+) -> None:
+    """Play what is missing, in seeds that are complete one after the other."""
+    jobs = episodes.missing(wanted, seeds)
+    if not jobs or options.report_only:
+        return
+    with console.status("compiling (once after each change of the code)"):
+        for job in {job.policy: job for job in jobs}.values():
+            short = {"horizon_periods": 3, "warmup_s": 0.0, "drain": False}
+            play(job._replace(scenario=job.scenario.with_overrides(short)))
+    columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
+        bar = progress.add_task("episodes", total=len(jobs))
+        whole = episodes.run(
+            jobs,
+            processes=options.jobs or _cores(),
+            minutes=options.minutes,
+            progress=lambda count: progress.advance(bar, count),
+        )
+    if not whole:
+        console.print(f"stopped after {options.minutes:g} minutes; the same command goes on")
+
+
+def guarded(job: Callable[[], Any], console: Console) -> int:
+    """Run a command; faults of the user end in one line."""
+    try:
+        job()
+    except (ValueError, OSError) as error:
+        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        return 2
+    except KeyboardInterrupt:
+        console.print("interrupted: the same command goes on with what is missing")
+        return 130
+    return 0
+
+
+def _cores() -> int:
+    from joblib import cpu_count
+
+    return int(cpu_count())
