@@ -73,8 +73,9 @@ def used() -> dict[str, Any]:
         {},
         {"kv_block": 4, "kv_watermark": 0.1, "head_of_line_skip": True},
         {"timing": {"kind": "constant", "iteration_s": 0.37}},
+        {"kv_block": 4, "drain": False, "horizon_periods": 15},  # cut off with full devices
     ],
-    ids=["lock-step", "blocks", "own-clock"],
+    ids=["lock-step", "blocks", "own-clock", "cut"],
 )
 def test_one_environment_over_many_episodes(
     used: dict[str, Any], changes: dict[str, Any], rows: tuple[Row, ...], style: str, seed: int
