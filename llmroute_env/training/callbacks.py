@@ -129,6 +129,7 @@ class HeldOutScores(BaseCallback):  # type: ignore[misc]
         self.logger.record("held_out/gain", score.mean)
         self.logger.record("held_out/gain_low", score.mean - score.half_width)
         self.logger.record("held_out/gain_high", score.mean + score.half_width)
+        self.logger.record("held_out/hold_shift", score.shift)
         self.logger.dump(self.num_timesteps)
         self._save("last", score)
         if score.mean > self.best:
@@ -164,10 +165,11 @@ class HeldOutScores(BaseCallback):  # type: ignore[misc]
             "seconds": round(self.seconds, 1),
             "gain": score.mean,
             "gain_half_width": score.half_width,
+            "hold_shift": score.shift,
             "held_out_seeds": [self.scorer.seeds.start, self.scorer.seeds.stop - 1],
             "reference": self.config.evaluation.reference,
         }
-        save(self.run.path / f"{name}.npz", self.scorer.checkpoint(self.model, about))
+        save(self.run.path / f"{name}.npz", self.scorer.checkpoint(self.model, score.shift, about))
 
 
 def _rollouts(config: TrainingConfig, steps: int) -> int:

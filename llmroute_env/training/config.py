@@ -132,6 +132,8 @@ class HeldOut(Section):
     seeds: Positive
     first_seed: int
     reference: str
+    #: what is tried to be added to the score of holding, task pairs only; the best is kept
+    hold_shifts: list[float] = Field([0.0], min_length=1)
 
 
 class TrainingConfig(Section):
