@@ -18,9 +18,9 @@ import llmroute_env  # noqa: F401
 from llmroute_env.evaluation import evaluate
 from policies import make
 from policies.learned.checkpoint import SHIPPED, Checkpoint, load, save
-from policies.learned.features import Context, Request
 from policies.learned.network import shapes, weights
 from policies.learned.policy import WEIGHTS, Learned
+from policies.learned.question import Context, Request
 
 OBJECTIVE = {"alpha": 0.0, "beta": 1.0, "gamma": 1.0, "sigma": 0.0, "zeta1": 0.0, "zeta2": 0.0}
 
@@ -205,8 +205,8 @@ def test_torch_and_compiled_code_give_the_same_scores() -> None:
     pytest.importorskip("sb3_contrib")
     from llmroute_env.training.layout import Layout
     from policies.learned.actor import Actor
-    from policies.learned.features import question
     from policies.learned.network import forward, network_scratch
+    from policies.learned.question import question
 
     torch.manual_seed(0)
     k, g, h = 5, 3, 16

@@ -30,7 +30,7 @@ from llmroute_env.training.scoring import Scorer
 from llmroute_env.training.vec_env import DecisionVecEnv
 from llmroute_env.wrappers.sb3_vec_env import SB3VecEnv
 from policies import make
-from policies.learned.features import Request
+from policies.learned.question import Request
 
 ROOT = Path(__file__).parents[1]
 TINY = {

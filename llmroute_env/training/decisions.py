@@ -15,7 +15,7 @@ the objective gained over the reference policy on the same requests, divided by 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,102 +25,17 @@ from llmroute_env.cluster.observe import observe
 from llmroute_env.cluster.state import Handle, State
 from llmroute_env.jit import compiled
 from llmroute_env.spaces import Active, Clock, Device, Queue
-from llmroute_env.training.layout import Layout, Privileged
-from policies.completions import Profile
+from llmroute_env.training.lanes import Asked, rate_of, scratch_of
+from llmroute_env.training.layout import Privileged
 from policies.learned.answer import answer
-from policies.learned.features import (
-    FeatureParams,
-    FeatureScratch,
-    Question,
-    ask,
-    begin,
-    log_scale,
-)
-from policies.learned.rates import RateMemory, rate_memory, watch
+from policies.learned.features import ask, begin, log_scale
+from policies.learned.question import FeatureParams, Question
+from policies.learned.rates import watch
 from policies.mc_sf import McSfParams, McSfScratch
 from policies.mc_sf import decide as refer
-from policies.startable import Room, TieMemory, measure
+from policies.startable import TieMemory, measure
 
 Array = NDArray[Any]
-
-
-class Asked(NamedTuple):
-    """Per lane (leading axis N): the question that is open and what belongs to it."""
-
-    action: Array  #: (N, W) int64, what was sent in this period
-    rate: RateMemory
-    room: Room
-    profile: Profile
-    key: Array  #: (N, K) float64
-    question: Question  #: views of the flat observation, and ``rows``, ``legal``
-    present: Array  #: (N, K) float32
-    critic: Array  #: (N, len(Privileged)) float32
-    reward: Array  #: (N,) float64, gained since the last question
-    periods: Array  #: (N,) int64, periods since the last question
-    twin: TieMemory
-    twin_action: Array  #: (N, W) int64
-
-
-def asked(layout: Layout, lanes: int, window: int, devices: int, slots: int, flat: Array) -> Asked:
-    """Allocate N lanes over ``flat`` (N, layout.size)."""
-    n, k, g, b = lanes, layout.candidates, devices, slots + 1
-    blocks = layout.blocks(flat)
-    blocks["up"][:, :g] = 1.0
-    return Asked(
-        np.zeros((n, window), np.int64),
-        RateMemory(*(np.repeat(field[None], n, axis=0) for field in rate_memory())),
-        Room(np.zeros((n, g), np.int64), np.zeros((n, g)), np.zeros((n, g))),
-        Profile(
-            np.zeros((n, g), np.int64),
-            np.zeros((n, g, b), np.int64),
-            np.zeros((n, g, b)),
-            np.zeros((n, g, b)),
-            np.zeros((n, g, b)),
-            np.zeros((n, g)),
-            np.zeros((n, b)),
-            np.zeros((n, b), np.int64),
-        ),
-        np.zeros((n, k)),
-        Question(
-            blocks["context"],
-            blocks["requests"],
-            blocks["devices"],
-            blocks["pairs"],
-            np.full((n, k), -1, np.int64),
-            np.zeros((n, k, layout.devices), np.bool_),
-        ),
-        blocks["present"],
-        blocks["critic"],
-        np.zeros(n),
-        np.zeros(n, np.int64),
-        TieMemory(np.zeros((n, 1), np.int64)),
-        np.zeros((n, window), np.int64),
-    )
-
-
-@compiled
-def _scratch(lanes: Asked, i: int) -> FeatureScratch:
-    p, r = lanes.profile, lanes.room
-    return FeatureScratch(
-        Room(r.slots[i], r.free[i], r.limit[i]),
-        Profile(
-            p.n[i],
-            p.left[i],
-            p.kv[i],
-            p.requests[i],
-            p.peak[i],
-            p.top[i],
-            p.slot_key[i],
-            p.slot_heap[i],
-        ),
-        lanes.key[i],
-    )
-
-
-@compiled
-def _rate(lanes: Asked, i: int) -> RateMemory:
-    r = lanes.rate
-    return RateMemory(r.seen[i], r.weight[i], r.arrivals[i], r.tokens[i], r.pointer[i])
 
 
 @compiled
@@ -189,8 +104,8 @@ def _ask(state: State, lanes: Asked, i: int, params: FeatureParams) -> bool:
         seen.devices[i],
         seen.clock[i],
         params,
-        _rate(lanes, i),
-        _scratch(lanes, i),
+        rate_of(lanes, i),
+        scratch_of(lanes, i),
         lanes.action[i],
         out,
     )
@@ -205,7 +120,7 @@ def _ask(state: State, lanes: Asked, i: int, params: FeatureParams) -> bool:
 @compiled
 def _open(state: State, lanes: Asked, i: int, params: FeatureParams) -> bool:
     """Look at a new period; tell whether there is something to ask."""
-    seen, scratch = state.observed, _scratch(lanes, i)
+    seen, scratch = state.observed, scratch_of(lanes, i)
     if seen.queue_id[i, 0] < 0 or measure(seen.devices[i], scratch.room) == 0:
         return False
     begin(seen.devices[i], seen.active[i], params, scratch)
@@ -234,7 +149,7 @@ def _pass_period(
     lanes.reward[i] += gained - _step(state, twin, lanes.twin_action[i])
     lanes.periods[i] += 1
     lanes.action[i, :] = 0
-    watch(seen.queue[i], seen.queue_id[i], seen.devices[i], _rate(lanes, i))
+    watch(seen.queue[i], seen.queue_id[i], seen.devices[i], rate_of(lanes, i))
 
 
 @compiled
@@ -253,7 +168,7 @@ def start(
     the times of an episode.
     """
     state = handle.state
-    r = _rate(lanes, i)
+    r = rate_of(lanes, i)
     r.seen[0], r.weight[0], r.arrivals[0], r.tokens[0] = -1, 0.0, 0.0, 0.0
     lanes.action[i, :] = 0
     lanes.reward[i], lanes.periods[i] = 0.0, 0
@@ -315,7 +230,7 @@ def advance(
         v = state.lanes[i]
         if not held:
             row = lanes.question.rows[i, c]
-            answer(state.observed.queue[i], row, g, params, _scratch(lanes, i), lanes.action[i])
+            answer(state.observed.queue[i], row, g, params, scratch_of(lanes, i), lanes.action[i])
             if _ask(state, lanes, i, params):
                 continue
         arrived, completed, waited = v.arrived, v.completed, 0

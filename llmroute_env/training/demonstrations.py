@@ -14,13 +14,12 @@ from llmroute_env.spaces import Clock, Queue
 from llmroute_env.training.layout import Layout
 from llmroute_env.vector import LLMRouteVectorEnv
 from policies.learned.answer import answer
-from policies.learned.features import (
+from policies.learned.features import ask, begin
+from policies.learned.question import (
     FeatureParams,
     FeatureScratch,
     Question,
     Request,
-    ask,
-    begin,
     feature_scratch,
 )
 from policies.learned.rates import RateMemory, rate_memory, watch

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.learned.features import Context, Machine, Pair, Request
+from policies.learned.question import Context, Machine, Pair, Request
 
 
 class Privileged(IntEnum):
@@ -34,7 +34,7 @@ class Layout:
 
     ``context`` (13,), ``requests`` (K, 8), ``devices`` (G, 7), ``pairs`` (K, G, 2), ``present``
     (K,) 1 where there is a candidate, ``up`` (G,) 1 where there is a device (a smaller fleet leaves
-    rows empty), ``critic`` (9,). See `policies.learned.features` and `Privileged`.
+    rows empty), ``critic`` (9,). See `policies.learned.question` and `Privileged`.
     """
 
     candidates: int

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from llmroute_env import metrics
 from llmroute_env.cluster.simulator import Simulator
 from llmroute_env.scenario import Scenario
-from llmroute_env.training.decisions import advance, asked, start
+from llmroute_env.training.decisions import advance, start
+from llmroute_env.training.lanes import asked
 from llmroute_env.training.layout import Layout
 from llmroute_env.workload import prepare
-from policies.learned.features import FeatureParams
+from policies.learned.question import FeatureParams
 from policies.mc_sf import McSf
 from policies.spec import RouterSpec
 

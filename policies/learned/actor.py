@@ -14,8 +14,8 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
 from llmroute_env.training.layout import Layout, Privileged
-from policies.learned.features import Context, Machine, Pair, Request
 from policies.learned.network import Weights
+from policies.learned.question import Context, Machine, Pair, Request
 
 #: gain of the critic's head
 VALUE_GAIN = 10.0

@@ -7,7 +7,7 @@ import numpy as np
 from llmroute_env.jit import compiled
 from llmroute_env.spaces import Queue
 from policies.completions import insert, plan
-from policies.learned.features import FeatureParams, FeatureScratch
+from policies.learned.question import FeatureParams, FeatureScratch
 from policies.startable import take
 
 

@@ -12,8 +12,9 @@ from llmroute_env.cluster.observe import observe
 from llmroute_env.cluster.state import Handle
 from llmroute_env.jit import compiled
 from policies.learned.answer import answer
-from policies.learned.features import FeatureParams, FeatureScratch, Question, ask, begin
+from policies.learned.features import ask, begin
 from policies.learned.network import NetworkScratch, Weights, best, forward
+from policies.learned.question import FeatureParams, FeatureScratch, Question
 from policies.learned.rates import RateMemory, watch
 from policies.startable import measure
 

@@ -1,132 +1,29 @@
-"""One decision of a learned router as numbers: candidates, devices, pairs, and what is legal.
-
-In a period the router is asked again and again: *which waiting request starts next, and where, or
-does the rest wait?* An action is 0 to hold, or ``1 + c * G + g`` to start candidate c on device g.
-Only pairs that will start are legal: the device can start the request at its next iteration
-boundary (``policies.startable``), and no predicted completion overflows its memory
-(``policies.completions``, the rule of MC-SF).
-
-Candidates are at most K of the waiting requests: the oldest few and otherwise the shortest
-predicted. K is no property of a network, which scores each pair by itself.
-
-All features are of order 1 and free of units: times in periods and on a log scale, tokens as a
-share of M, counts as a share of the batch slots. So a network is not tied to a fleet or a clock.
-"""
+"""Writing the questions of ``policies.learned.question`` from a router's observation. Compiled."""
 
 from __future__ import annotations
-
-from enum import IntEnum
-from typing import NamedTuple
 
 import numpy as np
 
 from llmroute_env.jit import compiled
 from llmroute_env.spaces import Clock, Device, Queue
-from policies.completions import Profile, build_profile, plan, profile
+from policies.completions import Profile, build_profile, plan
+from policies.learned.question import (
+    LATE,
+    LATER,
+    SOON,
+    Context,
+    FeatureParams,
+    FeatureScratch,
+    Machine,
+    Pair,
+    Question,
+    Request,
+)
 from policies.learned.rates import RateMemory
-from policies.startable import Room, fits, room
+from policies.startable import fits
 
-
-class Context(IntEnum):
-    """Features of the whole system."""
-
-    LEFT = 0  #: log of the periods left
-    WAITING = 1  #: log of the requests waiting
-    FREE = 2  #: log of the free batch slots
-    FREE_SHARE = 3  #: free batch slots / all
-    FILL_TIME = 4  #: log of the periods in which arrivals would take the free slots
-    LOAD = 5  #: arriving work / batch slots
-    ENDING_SOON = 6  #: share of the slots that end within SOON periods
-    ENDING_LATER = 7  #: the same within LATER periods
-    ENDING_LATE = 8  #: the same within LATE periods
-    REMAINING = 9  #: log of the mean predicted periods left in the batch
-    KV = 10  #: KV used / M
-    ARRIVING = 11  #: log of the mean predicted periods of arriving requests
-    WAITING_WORK = 12  #: log of the waiting work / batch slots [periods]
-
-
-class Request(IntEnum):
-    """Features of a candidate."""
-
-    LENGTH = 0  #: log of the predicted periods that it takes
-    LENGTH_SHARE = 1  #: those / periods left, at most 2
-    PROMPT = 2  #: log of s
-    WAITED = 3  #: log of the periods waited
-    RELATIVE = 4  #: log of its length / mean length of arriving requests
-    START_SLACK = 5  #: share of the start-delay limit that is left, in -1 to 1
-    END_SLACK = 6  #: share of the end-to-end limit left if it starts now, in -1 to 1
-    TIER = 7  #: tier
-
-
-class Machine(IntEnum):
-    """Features of a device."""
-
-    FREE_SHARE = 0  #: free batch slots / B
-    KV = 1  #: KV tokens / M in the coming iteration
-    PEAK = 2  #: largest predicted KV load / M
-    ENDING_SOON = 3  #: share of B that ends within SOON periods
-    ENDING_LATER = 4  #: within LATER periods
-    REMAINING = 5  #: log of the mean predicted periods left
-    FIFO = 6  #: requests in the FIFO / B
-
-
-class Pair(IntEnum):
-    """Features of a candidate on a device."""
-
-    ROOM = 0  #: KV left in the coming iteration / M
-    HEADROOM = 1  #: KV left at the worst predicted completion / M
-
-
-SOON, LATER, LATE = 16.0, 64.0, 256.0
 _LOG = 1.0 / 8.0  # log(1 + 2980) / 8 is 1
 _NO_LIMIT = 1e12
-
-
-class FeatureParams(NamedTuple):
-    """Constants of the features."""
-
-    period_s: float
-    tail_eel_s: float
-    tail_ttft_s: float
-    oldest: int  #: candidates that are chosen by age
-    context: np.ndarray  #: (G,) int64, context limit [tokens]
-
-
-class FeatureScratch(NamedTuple):
-    """Working space."""
-
-    room: Room
-    profile: Profile
-    key: np.ndarray  #: (K,) float64, predicted lengths of the candidates chosen by length
-
-
-class Question(NamedTuple):
-    """One decision; float32 but for ``rows`` and ``legal``."""
-
-    context: np.ndarray  #: (len(Context),)
-    requests: np.ndarray  #: (K, len(Request)), 0 past the candidates
-    devices: np.ndarray  #: (G, len(Machine))
-    pairs: np.ndarray  #: (K, G, len(Pair)), 0 where not legal
-    rows: np.ndarray  #: (K,) int64, row in the queue, -1 past the candidates
-    legal: np.ndarray  #: (K, G) bool
-
-
-def question(candidates: int, devices: int) -> Question:
-    """Allocate one decision."""
-    k, g = candidates, devices
-    return Question(
-        np.zeros(len(Context), np.float32),
-        np.zeros((k, len(Request)), np.float32),
-        np.zeros((g, len(Machine)), np.float32),
-        np.zeros((k, g, len(Pair)), np.float32),
-        np.full(k, -1, np.int64),
-        np.zeros((k, g), np.bool_),
-    )
-
-
-def feature_scratch(candidates: int, devices: int, slots: int) -> FeatureScratch:
-    """Allocate the working space."""
-    return FeatureScratch(room(devices), profile(devices, slots), np.zeros(candidates))
 
 
 @compiled

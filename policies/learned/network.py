@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmroute_env.jit import compiled
-from policies.learned.features import Context, Machine, Pair, Question, Request
+from policies.learned.question import Context, Machine, Pair, Question, Request
 
 
 class Weights(NamedTuple):

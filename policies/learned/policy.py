@@ -18,8 +18,8 @@ from policies.learned.decision import (
     decide_lanes,
     run,
 )
-from policies.learned.features import FeatureParams, feature_scratch, question
 from policies.learned.network import network_scratch
+from policies.learned.question import FeatureParams, feature_scratch, question
 from policies.learned.rates import rate_memory
 from policies.memory import PolicyState
 from policies.spec import RouterSpec
@@ -32,7 +32,7 @@ class Learned(Policy):
 
     Which request starts next, and where, is the pair of a waiting request and a device with the
     highest score, until holding scores higher; only what starts at once and overflows no memory by
-    prediction is scored (``policies.learned.features``). The network shares its weights over
+    prediction is scored (``policies.learned.question``). The network shares its weights over
     requests and devices, so one checkpoint runs on any fleet and any window, without torch.
 
     ``path`` is a checkpoint's ``.npz``, or the directory of a run of ``scripts/train.py`` (its best
