@@ -21,6 +21,7 @@ PERIODS: Final = 4_000
 RATE: Final = 0.4
 FACTORS: Final = (1.0, 1.1, 1.2, 1.3, 1.5, 2.0)
 _SEED: Final = 20_260_708
+_NUMBERS: Final = len(Number)  # a constant for compiled code
 
 
 def table(episodes: int, window: int, z_limit: float) -> pd.DataFrame:
@@ -92,7 +93,7 @@ def _alarms(
     early = np.full(counts.shape[0], -1, np.int64)
     late = np.full(counts.shape[0], -1, np.int64)
     for episode in range(counts.shape[0]):
-        numbers = np.zeros(len(Number))
+        numbers = np.zeros(_NUMBERS)
         ring = np.zeros(window, np.int32)
         for period in range(counts.shape[1]):
             numbers[Number.PERIOD] = period

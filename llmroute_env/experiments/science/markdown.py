@@ -34,6 +34,7 @@ def percent(estimate: float, low: float, high: float) -> str:
     if np.isnan(low):
         return f"{estimate:+.1f}"
     digits = 1 if max(abs(estimate), abs(low), abs(high)) >= 1 else 2
+    estimate, low, high = (round(number_, digits) + 0.0 for number_ in (estimate, low, high))
     return f"{estimate:+.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 

@@ -23,10 +23,10 @@ def lines(frames: Frames, arena: Path | None) -> list[str]:
     found = [
         _mean(frames),
         _tails(frames),
+        _why(frames),
         _others(frames),
         _shift(frames),
         _attribution(frames),
-        _prices_worth(frames),
         _weights(frames),
         _matrix(frames),
         _diagnostics(frames),
@@ -54,24 +54,56 @@ def _mean(frames: Frames) -> str:
 
 
 def _tails(frames: Frames) -> str:
-    found = frames["published"]
-    found = found[(found["table"] == "Table 1") & (found["method"] == "OLP")]
+    found = only(frames["published"], table="Table 1", method="OLP", load="overload")
+    found = only(found, prediction="±20%")
     words = []
-    for figure in ("P95 EEL", "P99 EEL"):
-        for counting in ("all arrived", "completed only"):
-            part = found[(found["figure"] == figure) & (found["counting"] == counting)]
-            part = part[(part["load"] == "overload") & (part["prediction"] == "±20%")]
+    for counting in ("all arrived", "completed only"):
+        own = []
+        for figure in ("P95 EEL", "P99 EEL"):
+            part = only(found, figure=figure, counting=counting)
             best = max(records(part), key=lambda row: float(row["ours"]))
-            words.append(
-                f"{figure} {counting} {_p(best)} ({best['weights']} weights, {best['router']}; "
-                f"{best['verdict']})"
-            )
+            own.append(f"{figure} {_p(best)} ({best['verdict']})")
+        words.append(f"counting {counting}, {' and '.join(own)}")
     return (
         f"**Tail latency, Table 1** (published: P95 {PUBLISHED['Table 1']['OLP'][1]:g}%, P99 "
-        f"{PUBLISHED['Table 1']['OLP'][2]:g}%), the best of six settings of weights and router: "
-        + "; ".join(words)
-        + ". What counts as the tail decides: a router that never serves its long requests has a "
-        "good tail among those it completes."
+        f"{PUBLISHED['Table 1']['OLP'][2]:g}%). At our constants and the best of six settings of "
+        f"weights and router: {'; '.join(words)}. {_constants(frames)}"
+    )
+
+
+def _why(frames: Frames) -> str:
+    found = only(frames["tails"], horizon=max(frames["tails"]["horizon"]), figure="P99 EEL")
+    words = []
+    for label, part in found.groupby("label", sort=False):
+        own, every = first(part, counting="completed only"), first(part, counting="all arrived")
+        words.append(
+            f"{label}: {_p(own)} over completed, {_p(every)} over all arrived, "
+            f"{own['unfinished']:.1f}% unfinished"
+        )
+    return (
+        f"**Which rule makes those tails** (P99 gain over round robin, T "
+        f"{int(found['horizon'].iloc[0]):,}, tail weights): {'; '.join(words)}."
+    )
+
+
+def _constants(frames: Frames) -> str:
+    """Where the sweep of the constants finds all three latencies, or both tails."""
+    found = frames["constants"]
+    found = found[found["method"] != "shortest first"]
+    keys = ["point", "weights", "method"]
+    settings, tails, all_three = 0, [], 0
+    for key, part in found.groupby(keys, sort=False):
+        good = {row["figure"]: row["verdict"] in _GOOD for row in records(part)}
+        settings += 1
+        if good["P95 EEL"] and good["P99 EEL"]:
+            point, weighting, method = map(str, key)
+            tails.append(f"{point} ({weighting} weights, {method})")
+            all_three += good["avg EEL"]
+    if not tails:
+        return f"In none of {settings} settings of the omitted constants do both reproduce."
+    return (
+        f"Both reproduce in {len(tails)} of {settings} settings of the omitted constants "
+        f"(with the mean in {all_three}): {'; '.join(tails)}."
     )
 
 
@@ -129,26 +161,26 @@ def _attribution(frames: Frames) -> str:
     by = keyed(only(found, cell=cell, metric="eel_mean_s"), "policy")
     names = {
         "central_fifo": "holding requests centrally",
-        "sjf": "serving the shortest predicted first",
+        "sjf": "shortest predicted first",
         "mc_sf": "KV feasibility over the stay",
         "olp:pricing=none": "the objective's reward as the order",
         OLP: "the published prices",
     }
-    words = [f"{text} {by[p]['share_pct']:.0f}%" for p, text in names.items()]
-    return f"**Where the mean gain over LOR comes from** ({cell}): {', '.join(words)}."
-
-
-def _prices_worth(frames: Frames) -> str:
-    found = frames["ladder"]
-    words = []
+    words = [f"{text} {round(by[p]['share_pct']) + 0}%" for p, text in names.items()]
     steps = {OLP: "paper pricing over none"}
     if OLP_FLUID in set(found["policy"]):
-        steps[OLP_FLUID] = "fluid over paper pricing"
+        steps[OLP_FLUID] = "fluid over paper"
+    worth = []
     for policy, text in steps.items():
-        for cell, part in found[found["policy"] == policy].groupby("cell", sort=False):
-            row = first(part, metric="reward")
-            words.append(f"{text}, {cell}: {_p(row, 'gain_pct', 'gain_low', 'gain_high')}")
-    return f"**What prices add to the realized objective:** {'; '.join(words)}."
+        own = []
+        for name, part in only(found, policy=policy, metric="reward").groupby("cell", sort=False):
+            short = str(name).replace("LMSYS ", "").replace(" ±20%", "")
+            own.append(f"{short} {_p(records(part)[0], 'gain_pct', 'gain_low', 'gain_high')}")
+        worth.append(f"{text}: {', '.join(own)}")
+    return (
+        f"**Where the mean gain over LOR comes from** ({cell}): {', '.join(words)}. What prices "
+        f"add to the realized objective, {'; '.join(worth)}."
+    )
 
 
 def _weights(frames: Frames) -> str:
@@ -186,15 +218,25 @@ def _matrix(frames: Frames) -> str:
 
 
 def _diagnostics(frames: Frames) -> str:
-    found = frames["prices"]
-    rows = records(only(found, policy=OLP))
-    light, heavy = rows[0], first(found, policy=OLP, where="overload (λ 0.5)")
+    found = only(frames["prices"], policy=OLP)
+    rows = keyed(found, "where")
+    light, heavy = rows["light load (λ 0.2)"], rows["overload (λ 0.5)"]
     ratio = (light["batch"] + light["memory"]) / max(heavy["batch"] + heavy["memory"], 1e-300)
-    larger = ", ".join(f"{row['where']}: {row['larger']}" for row in rows)
-    return (
-        f"**Prices as a diagnostic:** at light load they are {100 * ratio:.1f}% of those at λ 0.5. "
-        f"Which resource costs a mean request more: {larger}."
+    larger = ", ".join(f"{where}: {row['larger']}" for where, row in rows.items())
+    decode = rows["decode-heavy 1:4, overload"]["larger"]
+    claims = (
+        f'"memory prices dominate for decode-heavy traffic" {_word(decode == "memory")}, '
+        f'"batch prices at high arrival rates" {_word(heavy["larger"] == "batch")}'
     )
+    return (
+        f"**Prices as a diagnostic:** at light load they are {100 * ratio:.2g}% of those at λ 0.5. "
+        f"Which resource costs a mean request more: {larger}. The paper's claims at these "
+        f"constants: {claims}."
+    )
+
+
+def _word(holds: bool) -> str:
+    return verdicts.REPRODUCES if holds else "does not reproduce"
 
 
 def _arena(arena: Path | None) -> str:

@@ -47,7 +47,8 @@ def constants() -> list[Point]:
     """B, M, T, counting and the spread of lengths, one changed at a time from the default."""
     points = [Point("default: B 24, M 16,000, T 4,000, all arrived", {})]
     points.append(Point("completed only", {}, "completed only"))
-    points.append(Point("drained to the end", {"drain": True}))
+    drained = {"drain": True, "max_drain_periods": 8_000}
+    points.append(Point("drained (up to 8,000 periods)", drained))
     points += [Point(f"B {b}", {"cluster__batch_limit": b}) for b in (22, 26)]
     points.append(
         Point(
@@ -57,7 +58,7 @@ def constants() -> list[Point]:
     )
     points.append(Point(f"both bind: M {_MEMORY_BINDS:,}", {"cluster__kv_limit": _MEMORY_BINDS}))
     points.append(Point("memory is no limit: M 64,000", {"cluster__kv_limit": 64_000}))
-    for horizon in (1_000, 2_000, 8_000):
+    for horizon in (1_000, 2_000, 6_000, 8_000):
         # A longer overload has a longer queue: the router must see all of it.
         window = {"router__window": 1_024} if horizon > 4_000 else {}
         points.append(Point(f"T {horizon:,}", {"horizon_periods": horizon} | window))
@@ -123,6 +124,22 @@ DRIFT_POLICIES: Final = {
     f"{OLP}:drift=false:history=128": "no detector, last 128 requests only",
 }
 
+#: Why the tails of the text's router look as they do: each variant changes one rule of it.
+TAIL_POLICIES: Final = {
+    OLP_TEXT: "as in the text: margin <= 0 waits",
+    "olp:pricing=none:horizon=fixed:work_conserving=false": "the same with prices 0",
+    "olp:pricing=paper:horizon=fixed": "margin <= 0 starts when capacity is idle",
+    SJF: "shortest first",
+}
+TAIL_HORIZONS: Final = (4_000, 8_000)
+
+
+def tail_cell(horizon: int) -> Cell:
+    """A cell of that comparison, tail weights at lambda 0.5."""
+    longer = {"horizon_periods": horizon, "router__window": 1_024} if horizon > 4_000 else {}
+    return paper_cell("overload", "tail", **longer)
+
+
 PRICE_CELLS: Final[dict[str, dict[str, Any]]] = {
     "light load (λ 0.2)": {"load": "light"},
     "stable (λ 0.4)": {"load": "stable"},
@@ -151,6 +168,11 @@ def everything(fluid: bool) -> list[Wanted]:
         *_constants(),
         *_ladder(fluid),
         *((paper_cell("shift", "average"), policy) for policy in DRIFT_POLICIES),
+        *(
+            (tail_cell(horizon), policy)
+            for horizon in TAIL_HORIZONS
+            for policy in (*TAIL_POLICIES, claims.BASELINE)
+        ),
         *(
             (paper_cell(**settings), policy)
             for settings in PRICE_CELLS.values()
@@ -207,6 +229,8 @@ __all__ = [
     "PRICE_CELLS",
     "ROUTERS",
     "TABLE_WEIGHTS",
+    "TAIL_HORIZONS",
+    "TAIL_POLICIES",
     "WEIGHT_SETTINGS",
     "Point",
     "constants",
@@ -215,5 +239,6 @@ __all__ = [
     "matrix_cells",
     "price_policies",
     "table_cells",
+    "tail_cell",
     "zeta2_cells",
 ]

@@ -35,7 +35,9 @@ def published(episodes: Episodes) -> pd.DataFrame:
     """Tables 1 and 2 under every load, weight setting, prediction and way of counting.
 
     Columns: table, method, router, load, weights, prediction, counting, figure, published, ours,
-    low, high, n, verdict. Shortest-first is there as a method without a published figure.
+    low, high, n, verdict, unfinished and unfinished_baseline (percent of arrived requests that the
+    end of the episode cut off, of the method and of round robin). Shortest-first is there as a
+    method without a published figure.
     """
     rows = []
     for load, weighting, prediction in sweeps.table_cells():
@@ -57,7 +59,8 @@ def published(episodes: Episodes) -> pd.DataFrame:
 def constants(episodes: Episodes) -> pd.DataFrame:
     """Table 1's OLP row while B, M, T, counting and the spread of lengths change.
 
-    Columns: point, weights, method, counting, figure, published, ours, low, high, n, verdict.
+    Columns: point, weights, method, counting, figure, published, ours, low, high, n, verdict,
+    unfinished, unfinished_baseline.
     """
     rows = []
     for point in sweeps.constants():
@@ -71,6 +74,24 @@ def constants(episodes: Episodes) -> pd.DataFrame:
                     episodes, cell, policy, point.counting, PUBLISHED["Table 1"]["OLP"]
                 )
                 rows += [head | {"counting": point.counting} | row for row in against]
+    return pd.DataFrame(rows)
+
+
+def tails(episodes: Episodes) -> pd.DataFrame:
+    """Which rule makes the tails of the text's router, tail weights at lambda 0.5.
+
+    Columns: horizon, policy, label, counting, figure, n, ours, low, high (improvement over round
+    robin), unfinished, unfinished_baseline (percent of arrived), wait (longest wait [s]).
+    """
+    rows = []
+    for horizon in sweeps.TAIL_HORIZONS:
+        cell = sweeps.tail_cell(horizon)
+        for policy, label in sweeps.TAIL_POLICIES.items():
+            wait = float(episodes.values(cell, policy, "wait_max_s").mean())
+            for counting in KEYS:
+                head = {"horizon": horizon, "policy": policy, "label": label, "counting": counting}
+                found = _against(episodes, cell, policy, counting, None)
+                rows += [head | row | {"wait": wait} for row in found if "EEL" in row["figure"]]
     return pd.DataFrame(rows)
 
 
@@ -101,7 +122,7 @@ def matrix(episodes: Episodes) -> pd.DataFrame:
                         "low": gained.low,
                         "high": gained.high,
                         "n": len(episodes.values(cell, OLP, key)),
-                        "verdict": verdicts.of_gain(gained),
+                        "verdict": verdicts.of_gain(gained, verdicts.LEAST),
                         "sjf_gain": over.estimate,
                         "sjf_low": over.low,
                         "sjf_high": over.high,
@@ -134,24 +155,24 @@ def _tradeoff(
     for key in ("eel_mean_s", "ttft_mean_s"):
         best, gained = over_best(episodes, average, OLP, key + end, BASELINES)
         claim = f"average weights: {METRICS[key].label} better than every baseline (best: {best})"
-        yield claim, gained, verdicts.of_gain(gained)
+        yield claim, gained, verdicts.of_gain(gained, verdicts.LEAST)
     worse = verdicts.gain(
         "eel_p99_s" + end,
         episodes.values(average, BASELINE, "eel_p99_s" + end),
         values(average, "eel_p99_s"),
     )
-    word = verdicts.of_gain(Interval(-worse.estimate, -worse.high, -worse.low))
+    word = verdicts.of_gain(Interval(-worse.estimate, -worse.high, -worse.low), verdicts.LEAST)
     yield "average weights: EEL, P99 may be worse than round robin's", worse, word
     for key in ("eel_p99_s", "ttft_p99_s"):
         best, gained = over_best(episodes, tail, OLP, key + end, BASELINES)
         claim = f"tail weights: {METRICS[key].label} better than every baseline (best: {best})"
-        yield claim, gained, verdicts.of_gain(gained)
+        yield claim, gained, verdicts.of_gain(gained, verdicts.LEAST)
     for key, first, second, words in (
         ("eel_p99_s", average, tail, "tail weights have a better P99 EEL than average weights"),
         ("eel_mean_s", tail, average, "average weights have a better mean EEL than tail weights"),
     ):
         gained = verdicts.gain(key + end, values(first, key), values(second, key))
-        yield words, gained, verdicts.of_gain(gained)
+        yield words, gained, verdicts.of_gain(gained, verdicts.LEAST)
 
 
 def over_best(
@@ -169,6 +190,12 @@ def level(episodes: Episodes, cell: Cell, policy: str, key: str) -> dict[str, An
     values = episodes.values(cell, policy, key)
     mean = verdicts.mean_of(values)
     return {"n": len(values), "mean": mean.estimate, "low": mean.low, "high": mean.high}
+
+
+def unfinished(episodes: Episodes, cell: Cell, policy: str) -> float:
+    """Percent of arrived requests that had not finished when the episode ended."""
+    left, arrived = (episodes.values(cell, policy, key) for key in ("unfinished", "arrived"))
+    return 100.0 * float((left / arrived).mean())
 
 
 def _against(
@@ -191,4 +218,6 @@ def _against(
             "high": ours.high,
             "n": len(own),
             "verdict": verdicts.of_figure(said, ours) if wanted else "",
+            "unfinished": unfinished(episodes, cell, policy),
+            "unfinished_baseline": unfinished(episodes, cell, BASELINE),
         }

@@ -8,7 +8,7 @@ A published improvement x (in percent, positive is better) against ours with its
 * *does not*: the interval holds 0 or lies below.
 
 A claim "A is better than B" reproduces when the paired interval of the gain is above 0, does not
-when it is below 0, and is *not decided* in between.
+when it is below 0, and is *not decided* in between. In percent, less than 0.05 is no gain.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ LARGER: Final = "reproduces, larger"
 PARTLY: Final = "partly"
 FAILS: Final = "does not"
 UNDECIDED: Final = "not decided"
+
+#: Percent below which a gain is none, however certain it is.
+LEAST: Final = 0.05
 
 _NEAR: Final = 0.75
 _FAR: Final = 2.0
@@ -63,11 +66,11 @@ def of_figure(published: float, ours: Interval) -> str:
     return PARTLY
 
 
-def of_gain(gain: Interval) -> str:
-    """Verdict on "better than"."""
-    if gain.low > 0:
+def of_gain(gain: Interval, least: float = 0.0) -> str:
+    """Verdict on "better than" by more than `least`."""
+    if gain.low > least:
         return REPRODUCES
-    return FAILS if gain.high < 0 else UNDECIDED
+    return FAILS if gain.high < -least else UNDECIDED
 
 
 def gain(key: str, baseline: pd.Series[float], own: pd.Series[float]) -> Interval:
