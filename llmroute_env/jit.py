@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import cache
@@ -25,23 +27,29 @@ _STALE_AFTER_S = 14 * 24 * 3600.0
 
 
 @cache
-def cache_directory() -> Path:
-    """Directory of this source tree's compiled functions, created on first use."""
+def cache_directory() -> Path | None:
+    """Directory of this source tree's compiled functions, made on first use.
+
+    Where the usual place is read-only it is below the temporary directory; None when nothing can
+    be written, and every process then compiles for itself.
+    """
     package = Path(__file__).resolve().parent
     digest = hashlib.sha256(numba.__version__.encode())
     for root in (package, package.parent / "policies"):
         for path in sorted(root.rglob("*.py")):
             digest.update(path.read_bytes())
-    parent = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
-    base = Path(parent) if parent else Path.home() / ".cache"
-    directory = base / "llmroute" / digest.hexdigest()[:16]
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        os.utime(directory)
-        _drop_stale(directory)
-    except OSError:  # a read-only home: numba then compiles in memory
-        pass
-    return directory
+    given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    for base in (Path(given or Path.home() / ".cache"), Path(tempfile.gettempdir())):
+        directory = base / "llmroute" / digest.hexdigest()[:16]
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            os.utime(directory)
+            _drop_stale(directory)
+        except OSError:
+            continue
+        if os.access(directory, os.W_OK):
+            return directory
+    return None
 
 
 def _drop_stale(current: Path) -> None:
@@ -52,9 +60,21 @@ def _drop_stale(current: Path) -> None:
 
 def compiled(function: F) -> F:
     """Compile ``function`` in nopython mode without the GIL, with an on-disk cache."""
+    directory = cache_directory()
+    if directory is None:
+        return numba.njit(nogil=True)(function)  # type: ignore[no-any-return]
     before = config.CACHE_DIR
-    config.CACHE_DIR = str(cache_directory())
+    config.CACHE_DIR = str(directory)
     try:
         return numba.njit(cache=True, nogil=True)(function)  # type: ignore[no-any-return]
     finally:
         config.CACHE_DIR = before
+
+
+@cache
+def announce_compilation() -> None:
+    """Say once on stderr that compiling takes time, when nothing is in the cache yet."""
+    directory = cache_directory()
+    if directory is None or next(directory.rglob("*.nbi"), None) is None:
+        later = f"; later starts load it from {directory}" if directory else ""
+        print(f"llmroute: compiling the simulator, about 20 s{later}", file=sys.stderr)

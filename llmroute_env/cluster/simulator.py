@@ -13,6 +13,7 @@ from llmroute_env.cluster.kernel import reset_lanes, step_lanes
 from llmroute_env.cluster.log import EpisodeStats, episode_stats, request_log
 from llmroute_env.cluster.spec import ClusterSpec
 from llmroute_env.cluster.state import NANOSECONDS, Handle, State, allocate, make_handle
+from llmroute_env.jit import announce_compilation
 from llmroute_env.scenario import Scenario
 from llmroute_env.workload import RequestTable, Streams, generate
 
@@ -33,6 +34,7 @@ class Simulator:
     """
 
     def __init__(self, scenario: Scenario, lanes: int, series_stride: int | None = 0) -> None:
+        announce_compilation()
         self.scenario = scenario
         self.lanes = lanes
         self.spec = ClusterSpec.from_scenario(scenario)
