@@ -76,7 +76,7 @@ def one_request_maker(scenario: Any, task: OneRequestTask) -> Callable[[], gym.E
     """A function that makes one environment of `OneRequestEnv` with flat features."""
 
     def make() -> gym.Env[Any, Any]:
-        env = OneRequestEnv(gym.make("llmroute_env:LLMRoute-v0", scenario=scenario))
+        env: Any = OneRequestEnv(gym.make("llmroute_env:LLMRoute-v0", scenario=scenario))
         return ScaledReward(FlatObservation(env, task.include_active), task.reward_scale)
 
     return make

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import HParam
+from stable_baselines3.common.logger import HParam, TensorBoardOutputFormat
 
 from llmroute_env.training.config import PolicyGradient, TrainingConfig
 from llmroute_env.training.directory import RunDirectory
@@ -18,6 +18,28 @@ from policies.learned.checkpoint import save
 #: metrics of training episodes that are logged
 EPISODE = ("eel_mean_s", "eel_p99_s", "ttft_p95_s", "slo_attainment", "goodput_qps", "unfinished")
 
+#: TensorBoard's custom scalars: what belongs together in one chart
+_LAYOUT = {
+    "learning": {
+        "objective gained over the reference, held-out seeds": [
+            "Margin",
+            ["held_out/gain", "held_out/gain_low", "held_out/gain_high"],
+        ],
+        "objective gained over the reference, training": [
+            "Multiline",
+            ["episode/gain_over_reference"],
+        ],
+        "imitation": ["Multiline", ["imitation/loss", "imitation/train_loss"]],
+    },
+    "cluster": {
+        "EEL [s]": ["Multiline", ["episode/eel_mean_s", "episode/eel_p99_s"]],
+        "reward by component": [
+            "Multiline",
+            [f"reward/{name}" for name in ("alpha", "beta", "gamma", "sigma", "zeta1", "zeta2")],
+        ],
+    },
+}
+
 
 class EpisodeMetrics(BaseCallback):  # type: ignore[misc]
     """Logs the cluster's metrics and the reward by component of the episodes that ended."""
@@ -25,6 +47,11 @@ class EpisodeMetrics(BaseCallback):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._found: dict[str, list[float]] = {}
+
+    def _on_training_start(self) -> None:
+        for output in self.logger.output_formats:
+            if isinstance(output, TensorBoardOutputFormat):
+                output.writer.add_custom_scalars(_LAYOUT)
 
     def _on_step(self) -> bool:
         for info in self.locals["infos"]:
@@ -91,15 +118,15 @@ class HeldOutScores(BaseCallback):  # type: ignore[misc]
         config: of the run.
         run: where checkpoints go.
         scorer: of the run.
-        clock: seconds of training before this process.
+        started: on the clock of ``time.monotonic``, moved back by what earlier processes took.
     """
 
     def __init__(
-        self, config: TrainingConfig, run: RunDirectory, scorer: Scorer, clock: float = 0.0
+        self, config: TrainingConfig, run: RunDirectory, scorer: Scorer, started: float
     ) -> None:
         super().__init__()
         self.config, self.run, self.scorer = config, run, scorer
-        self._before, self._started = clock, time.monotonic()
+        self._started = started
         self._due = 0
         self.best = float(run.state().get("best_gain", -np.inf))
 
@@ -149,7 +176,7 @@ class HeldOutScores(BaseCallback):  # type: ignore[misc]
     @property
     def seconds(self) -> float:
         """Seconds of training so far, of earlier processes too."""
-        return self._before + time.monotonic() - self._started
+        return time.monotonic() - self._started
 
     def _save(self, name: str, score: Score) -> None:
         partial = self.run.path / f".{name}.partial.zip"

@@ -170,9 +170,12 @@ def demonstrate(
             here = slice(n, n + _PER_PERIOD)
             if seen["clock"][lane, Clock.PERIOD] == 0:
                 memories[lane] = rate_memory()
-            rows = (seen[key][lane] for key in ("queue", "queue_id", "devices", "active", "clock"))
             n += explain(
-                *rows,
+                seen["queue"][lane],
+                seen["queue_id"][lane],
+                seen["devices"][lane],
+                seen["active"][lane],
+                seen["clock"][lane],
                 wanted[lane],
                 params,
                 memories[lane],

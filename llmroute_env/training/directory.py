@@ -27,7 +27,7 @@ class RunDirectory:
     """Files of one run.
 
     ``config.yaml`` and ``scenarios.yaml`` say what was asked, in full; ``run.json`` the command,
-    git revision and versions; ``tb/`` all curves, ``tb/progress.csv`` the same as a table;
+    git revision and versions; ``tb/`` all curves, ``tb/progress*.csv`` the same as tables;
     ``last.zip`` and ``last.npz`` the newest checkpoint, ``best.*`` the best on the held-out seeds;
     ``state.json`` where to go on.
     """

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ProgressBarCallback
-from stable_baselines3.common.logger import Logger, configure
+from stable_baselines3.common.logger import Logger, make_output_format
 
 from llmroute_env.training.build import load_model, make_layout, make_model, make_training_env
 from llmroute_env.training.callbacks import CriticFirst, EpisodeMetrics, HeldOutScores
@@ -27,13 +28,14 @@ def train(
         RunExistsError: there is something in it.
     """
     torch.set_num_threads(1)
+    started = time.monotonic()
     run = RunDirectory.create(out, config, command_line())
     env = make_training_env(config)
     model = make_model(config, env)
     model.set_logger(_logger(run, quiet))
     if config.imitation is not None:
         imitate(config, model)
-    _learn(config, run, model, progress)
+    _learn(config, run, model, progress, started)
     return run
 
 
@@ -47,6 +49,7 @@ def resume(out: Path, *, progress: bool = False, quiet: bool = False) -> RunDire
         ValueError: there is no run in the directory.
     """
     torch.set_num_threads(1)
+    started = time.monotonic()
     run, config = RunDirectory.resume(out)
     state = run.state()
     env = make_training_env(config)
@@ -59,7 +62,7 @@ def resume(out: Path, *, progress: bool = False, quiet: bool = False) -> RunDire
         env.seed(config.seed + 7919 * (1 + int(state["steps"])))
         model = load_model(config, run.path / "last.zip", env)
         model.set_logger(_logger(run, quiet))
-    _learn(config, run, model, progress)
+    _learn(config, run, model, progress, started)
     return run
 
 
@@ -94,12 +97,15 @@ def imitate(config: TrainingConfig, model: Any) -> dict[str, float]:
     )
 
 
-def _learn(config: TrainingConfig, run: RunDirectory, model: Any, progress: bool) -> None:
+def _learn(
+    config: TrainingConfig, run: RunDirectory, model: Any, progress: bool, started: float
+) -> None:
     state = run.state()
     left = config.steps - int(state.get("steps", 0))
     if left <= 0:
         return
-    scores = HeldOutScores(config, run, Scorer(config), float(state.get("seconds", 0.0)))
+    before = float(state.get("seconds", 0.0))
+    scores = HeldOutScores(config, run, Scorer(config), started - before)
     callbacks: list[BaseCallback] = [EpisodeMetrics(), scores]
     if isinstance(config.algorithm, PolicyGradient) and config.algorithm.critic_rollouts:
         callbacks.insert(0, CriticFirst(config.algorithm, int(state.get("rollouts", 0))))
@@ -114,5 +120,10 @@ def _learn(config: TrainingConfig, run: RunDirectory, model: Any, progress: bool
 
 
 def _logger(run: RunDirectory, quiet: bool) -> Logger:
-    formats = ["tensorboard", "csv"]
-    return configure(str(run.tensorboard), formats if quiet else ["stdout", *formats])
+    """Curves of this process; a resumed run writes its table beside the earlier one."""
+    steps = int(run.state().get("steps", 0))
+    suffix = f"-{steps}" if steps else ""
+    formats = ["tensorboard", "csv"] if quiet else ["stdout", "tensorboard", "csv"]
+    folder = str(run.tensorboard)
+    run.tensorboard.mkdir(exist_ok=True)
+    return Logger(folder, [make_output_format(name, folder, suffix) for name in formats])

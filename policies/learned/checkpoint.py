@@ -50,7 +50,7 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
         "oldest": checkpoint.oldest,
         "about": checkpoint.about,
     }
-    arrays = {name: np.asarray(a, np.float32) for name, a in checkpoint.weights._asdict().items()}
+    arrays: dict[str, Any] = dict(checkpoint.weights._asdict())
     text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
     partial = path.with_name(f".{path.name}.partial")
     with partial.open("wb") as file:

@@ -93,7 +93,7 @@ def _headroom(peaks: Profile, g: int, prompt: float, length: int, limit: float) 
         load += peaks.kv[g, low] + length * peaks.requests[g, low]
     if low > 0:
         load = max(load, peaks.peak[g, low - 1] + prompt)
-    return limit - max(load, peaks.top[g])
+    return limit - max(load, np.float64(peaks.top[g]))
 
 
 @compiled

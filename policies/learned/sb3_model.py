@@ -42,7 +42,7 @@ class Sb3Model:
                     f"learned: model trained on {scenario.name} with {size}={was} does not fit "
                     f"scenario {spec.scenario} with {size}={now}"
                 )
-        seen = OneRequestEnv(env) if self.one_request else env
+        seen: Any = OneRequestEnv(env) if self.one_request else env
         self.features = FlatFeatures(
             seen.observation_space, Scales.of(env), config.task.include_active
         )
@@ -89,25 +89,25 @@ class Sb3Model:
             mask = np.concatenate(
                 [np.ones((len(visible), 1), np.bool_), visible[:, None] & up[None]], axis=1
             )
-            choice = self._ask(self.features(seen), mask.reshape(-1), deterministic)
-            action = np.asarray(choice, np.int64).copy()
+            chosen = self._ask(self.features(seen), mask.reshape(-1), deterministic)
+            action = np.array(chosen, np.int64)
             action[~mask[np.arange(len(action)), action]] = 0
             return action
         action = np.zeros(self.spec.window, np.int64)
         devices = seen["devices"].copy()
-        visible = int(np.count_nonzero(seen["queue_id"] >= 0))
-        mask = np.concatenate([[True], up])
+        waiting = int(np.count_nonzero(seen["queue_id"] >= 0))
+        legal = np.concatenate([[True], up])
         held = 0
-        for row in range(visible):
+        for row in range(waiting):
             asked = {
                 "request": seen["queue"][row],
                 "devices": devices,
                 "active": seen["active"],
                 "clock": seen["clock"],
-                "pending": np.array([visible - row, held], np.float32),
+                "pending": np.array([waiting - row, held], np.float32),
             }
-            choice = int(self._ask(self.features(asked), mask, deterministic))
-            if choice == 0 or not mask[choice]:
+            choice = int(self._ask(self.features(asked), legal, deterministic))
+            if choice == 0 or not legal[choice]:
                 held += 1
                 continue
             action[row] = choice
