@@ -1,0 +1,90 @@
+"""How far policies stay below the bound: a row per episode, and the table of their means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from policies.hindsight.bound import Bound, bound_and_order
+from policies.hindsight.instance import Instance
+from policies.hindsight.plan import plan
+
+if TYPE_CHECKING:
+    from llmroute_env.evaluation import EpisodeResult
+    from llmroute_env.scenario import Scenario
+
+#: name of the clairvoyant schedule's row
+PLAN = "hindsight plan"
+
+
+def gap_row(found: Bound, result: EpisodeResult) -> dict[str, Any]:
+    """What an episode left of its bound.
+
+    Args:
+        found: the bound of the same scenario and seed.
+        result: the episode.
+
+    Returns:
+        ``policy``, ``seed``, ``reward``, ``preempted`` (requests), ``bound`` and ``share`` (of it),
+        ``bound_given`` and ``share_given``, the same with the number of preempted requests known,
+        and ``gap_per_request``, what is missing to the latter. With the weights (0, 1, 1, 0, 0, 0)
+        the gap per request counts periods, of its start's delay and its end's together.
+    """
+    preempted = int(np.count_nonzero(result.log["preemptions"]))
+    return _row(found, result.policy, result.seed, result.stats.reward, preempted)
+
+
+def gap_table(
+    scenario: Scenario,
+    policies: Sequence[str],
+    seeds: Iterable[int],
+    *,
+    knots: int = 100,
+    rounds: int = 12,
+) -> pd.DataFrame:
+    """Rows of `gap_row` for each policy and seed, with a row for the clairvoyant plan.
+
+    Args:
+        scenario: the scenario.
+        policies: command-line strings of policies.
+        seeds: seeds of the episodes.
+        knots, rounds: see `bound.bound`.
+    """
+    from llmroute_env.env import LLMRouteEnv
+    from llmroute_env.evaluation import evaluate
+
+    env = LLMRouteEnv(scenario)
+    rows = []
+    for seed in seeds:
+        env.reset(seed=seed)
+        one, requests = Instance.build(scenario, env.requests), env.requests
+        found, prices = bound_and_order(one, knots=knots, rounds=rounds)
+        if one.exact:
+            rows.append(_row(found, PLAN, seed, plan(one, prices.order, requests).reward, 0))
+        rows += [gap_row(found, evaluate(env, policy, seed)) for policy in policies]
+    return pd.DataFrame(rows)
+
+
+def summarize_gaps(table: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds, a row per policy, the best share first."""
+    numbers = table.drop(columns="seed").groupby("policy", sort=False).mean()
+    numbers.insert(0, "seeds", table.groupby("policy", sort=False).size())
+    return numbers.sort_values("share", ascending=False, kind="stable")
+
+
+def _row(found: Bound, policy: str, seed: int, reward: float, preempted: int) -> dict[str, Any]:
+    given = found.given(preempted)
+    return {
+        "policy": policy,
+        "seed": seed,
+        "reward": float(reward),
+        "preempted": preempted,
+        "bound": found.value,
+        "share": found.share(reward),
+        "bound_given": given,
+        "share_given": found.share(reward, preempted),
+        "gap_per_request": (given - reward) / found.requests if found.requests else float("nan"),
+    }
