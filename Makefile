@@ -78,6 +78,10 @@ benchmark: $(REPORT) ## speed of the environment and of each policy's decision
 docs: $(REPORT) ## write docs/environment.md anew from the docstrings
 	$(PY) scripts/build_docs.py
 
+.PHONY: docs-results
+docs-results: $(REPORT) ## reproduce the paper's tables and figures, write docs/results.md anew
+	$(PY) scripts/reproduce_paper.py $(ARGS)
+
 # --- checks ----------------------------------------------------------------------------------
 
 .PHONY: test
