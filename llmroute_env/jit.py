@@ -2,7 +2,7 @@
 
 numba keeps a compiled function until *its own* file changes, so an edit to a callee in another
 file would leave a stale caller in the cache. The cache directory therefore carries a hash of all
-of the project's sources; ``NUMBA_CACHE_DIR`` overrides the parent directory.
+sources that compiled code is made from; ``NUMBA_CACHE_DIR`` overrides the parent directory.
 """
 
 from __future__ import annotations
@@ -26,6 +26,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 _STALE_AFTER_S = 14 * 24 * 3600.0
 
 
+def _digest() -> str:
+    """Hash of numba's version and of the sources that compiled code is made from.
+
+    These are the kernel, the policies, the observation fields and whatever else compiles something;
+    an edit of a plot or of a scenario's validation leaves the cache as it is.
+    """
+    package = Path(__file__).resolve().parent
+    digest = hashlib.sha256(numba.__version__.encode())
+    for root in (package, package.parent / "policies"):
+        for path in sorted(root.rglob("*.py")):
+            source = path.read_bytes()
+            kernel = "cluster" in path.parts or root != package or path.name == "spaces.py"
+            if kernel or b"llmroute_env.jit" in source:
+                digest.update(source)
+    return digest.hexdigest()[:16]
+
+
 @cache
 def cache_directory() -> Path | None:
     """Directory of this source tree's compiled functions, made on first use.
@@ -33,14 +50,9 @@ def cache_directory() -> Path | None:
     Where the usual place is read-only it is below the temporary directory; None when nothing can
     be written, and every process then compiles for itself.
     """
-    package = Path(__file__).resolve().parent
-    digest = hashlib.sha256(numba.__version__.encode())
-    for root in (package, package.parent / "policies"):
-        for path in sorted(root.rglob("*.py")):
-            digest.update(path.read_bytes())
     given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     for base in (Path(given or Path.home() / ".cache"), Path(tempfile.gettempdir())):
-        directory = base / "llmroute" / digest.hexdigest()[:16]
+        directory = base / "llmroute" / _digest()
         try:
             directory.mkdir(parents=True, exist_ok=True)
             os.utime(directory)
