@@ -20,6 +20,7 @@ from llmroute_env.experiments.science import (
     verdicts,
 )
 from llmroute_env.experiments.science.arena_command import main as arena_main
+from llmroute_env.experiments.science.bounds import Bounds
 from llmroute_env.experiments.science.episodes import Cell, Episodes, weighted, weights
 from llmroute_env.experiments.science.play import play
 from llmroute_env.experiments.statistics import Interval
@@ -183,9 +184,10 @@ def test_small_arena_tests_and_report(small, tmp_path: Path) -> None:
     assert len(tests) == 3 * 4
     assert set(tests["verdict"]) <= {"ahead", "level", "behind"}
     assert (tests["p_ahead_holm"] >= tests["p_ahead"] - 1e-15).all()
-    text = arena_report.write(held, episodes, tmp_path)
+    bounds = Bounds(tmp_path / "bounds.csv")
+    text = arena_report.write(held, episodes, bounds, tmp_path)
     assert "3 scenarios × 1 weight settings × 5 policies, 3 paired seeds" in text
-    for name in ("summary", "won_by", "scores", "tests"):
+    for name in ("summary", "won_by", "scores", "tests", "shares"):
         assert len(pd.read_csv(tmp_path / f"{name}.csv")) > 0
 
 
@@ -236,3 +238,24 @@ def test_rising_needs_a_rise_and_no_fall() -> None:
     assert curves.rises(dip, "olp") == verdicts.PARTLY
     flat = curve([(0.0, 0.0), (-0.1, 0.1)], (-0.1, 0.1))
     assert curves.rises(flat, "olp") == verdicts.UNDECIDED
+
+
+def test_shares_of_the_bound_are_below_one_and_bounds_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "one.yaml"
+    text = SMALL[: SMALL.index("  - {name: memory")].replace("1200", "120")
+    path.write_text(text, encoding="utf-8")
+    held = arena.load(path)
+    episodes = Episodes(tmp_path / "episodes.csv")
+    episodes.run(episodes.missing(held.wanted(), [1000]), processes=1)
+    bounds = Bounds(tmp_path / "bounds.csv")
+    bounds.run(held, [1000], processes=1)
+    (cell,) = held.cells.values()
+    for policy in held.policies:
+        share, seeds = bounds.share(episodes, cell, policy)
+        assert seeds == 1
+        assert 0.5 < share.estimate <= 1.0
+    made: list[int] = []
+    again = Bounds(tmp_path / "bounds.csv")
+    again.run(held, [1000], processes=1, progress=lambda: made.append(1))
+    assert again.rows == bounds.rows
+    assert not made

@@ -27,7 +27,7 @@ ORIGIN: Final = "round_robin"
 _KEYS: Final = frozenset(
     [
         *("description", "first_seed", "seeds", "family", "designated"),
-        *("policies", "if_available", "weights", "scenarios"),
+        *("policies", "if_available", "weights", "scenarios", "bound_seeds"),
     ]
 )
 _SCENARIO_KEYS: Final = frozenset({"name", "base", "load", "set"})
@@ -43,6 +43,7 @@ class Arena:
     designated: str  #: the family's member that stands for it without hindsight
     first_seed: int
     seeds: int
+    bound_seeds: int = 0  #: of them, seeds for which a hindsight bound is made
     skipped: dict[str, str] = field(default_factory=dict)  #: policies that cannot run, and why
 
     @property
@@ -111,6 +112,7 @@ def load(path: Path, extra: Sequence[str] = ()) -> Arena:
         designated[0],
         int(content.get("first_seed", 1000)),
         int(content.get("seeds", 20)),
+        int(content.get("bound_seeds", 0)),
         skipped,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ from rich.markdown import Markdown
 
 from llmroute_env.experiments.cli import split_policies
 from llmroute_env.experiments.science import arena, command
+from llmroute_env.experiments.science.bounds import Bounds
 from llmroute_env.experiments.science.episodes import Episodes
 from llmroute_env.experiments.table import console
 from llmroute_env.scenario.loading import config_directory
@@ -32,6 +34,13 @@ def arguments() -> argparse.ArgumentParser:
     made.add_argument(
         "--config", type=Path, help="arena file (default: configs/arena/default.yaml)"
     )
+    made.add_argument("--bound-seeds", type=int, help="seeds with a hindsight bound (0: none)")
+    made.add_argument(
+        "--bound-minutes",
+        type=float,
+        default=math.inf,
+        help="time for bounds; what is missing then is left out",
+    )
     made.add_argument("--policies", default="", help="policies to add, as in compare.py")
     return made
 
@@ -52,5 +61,15 @@ def _play(options: argparse.Namespace) -> None:
     seeds = range(first, first + (options.seeds or held.seeds))
     episodes = Episodes(options.out / "episodes.csv")
     command.play_all(episodes, held.wanted(), seeds, options, console(stderr=True))
-    text = arena_report.write(held, episodes, options.out)
+    bounds = Bounds(options.out / "bounds.csv")
+    count = held.bound_seeds if options.bound_seeds is None else options.bound_seeds
+    if count and not options.report_only:
+        with console(stderr=True).status("hindsight bounds (seconds each)"):
+            bounds.run(
+                held,
+                seeds[:count],
+                processes=options.jobs or command.cores(),
+                minutes=options.bound_minutes,
+            )
+    text = arena_report.write(held, episodes, bounds, options.out)
     console().print(Markdown(text))

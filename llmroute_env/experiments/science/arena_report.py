@@ -12,13 +12,14 @@ from llmroute_env.experiments.records import write_csv, write_text
 from llmroute_env.experiments.science import arena as arenas
 from llmroute_env.experiments.science import standings
 from llmroute_env.experiments.science.arena import Arena
+from llmroute_env.experiments.science.bounds import Bounds
 from llmroute_env.experiments.science.episodes import Episodes
 from llmroute_env.experiments.science.markdown import span, table, value
-from llmroute_env.experiments.science.rows import keyed, only, records
+from llmroute_env.experiments.science.rows import Row, keyed, only, records
 from llmroute_env.experiments.table import number
 
 
-def write(arena: Arena, episodes: Episodes, out: Path) -> str:
+def write(arena: Arena, episodes: Episodes, bounds: Bounds, out: Path) -> str:
     """Write summary.csv, won_by.csv, scores.csv, tests.csv, the plot and arena.md; its text."""
     cells = standings.objectives(arena, episodes)
     frames = {
@@ -26,6 +27,7 @@ def write(arena: Arena, episodes: Episodes, out: Path) -> str:
         "won_by": standings.won_by(arena, cells),
         "scores": standings.scores(arena, cells),
         "tests": standings.family_tests(arena, cells),
+        "shares": _shares(arena, episodes, bounds),
     }
     if not len(frames["won_by"]):
         raise ValueError(f"{out}: a comparison needs two seeds that every policy played")
@@ -43,8 +45,29 @@ def write(arena: Arena, episodes: Episodes, out: Path) -> str:
     return text
 
 
+def _shares(arena: Arena, episodes: Episodes, bounds: Bounds) -> pd.DataFrame:
+    """One row per cell and policy: mean share of the hindsight bound, and its seeds."""
+    rows = []
+    for (name, weighting), cell in arena.cells.items():
+        for policy in arena.policies:
+            share, seeds = bounds.share(episodes, cell, policy)
+            rows.append(
+                {"scenario": name, "weights": weighting, "policy": policy, "n": seeds}
+                | {"share": share.estimate, "low": share.low, "high": share.high}
+            )
+    return pd.DataFrame(rows)
+
+
+def _share(shares: pd.DataFrame, row: Row, policy: str) -> str:
+    """Share of the bound in the cell of a row; empty where there is no bound."""
+    own = only(shares, scenario=row["scenario"], weights=row["weights"], policy=policy)
+    value_ = float(own["share"].iloc[0])
+    return "" if np.isnan(value_) else f"{100.0 * value_:.2f}%"
+
+
 def _section(arena: Arena, episodes: Episodes, frames: dict[str, pd.DataFrame]) -> list[str]:
     won, scores, tests = frames["won_by"], frames["scores"], frames["tests"]
+    shares = frames["shares"]
     skipped = [f"`{policy}` did not play: {why}." for policy, why in arena.skipped.items()]
     hidden = frames["summary"].query("metric == 'hidden_share'")["mean"].max()
     return [
@@ -78,10 +101,14 @@ def _section(arena: Arena, episodes: Episodes, frames: dict[str, pd.DataFrame]) 
         "",
         "*Sure*: share of resampled seed sets in which the winner stays the best. *Family over "
         "rivals*: the best OLP's mean objective over the best rival's, with the hindsight of "
-        "choosing both.",
+        "choosing both. *Of the bound*: share of the hindsight bound, which no router can pass "
+        "whatever it knows, on the seeds that have one (*bounds*).",
         "",
         *table(
-            ("scenario", "weights", "n", "won by", "sure", "family over rivals [%]"),
+            (
+                *("scenario", "weights", "n", "won by", "sure", "family over rivals [%]"),
+                *("of the bound: winner", f"{arena.designated}", "bounds"),
+            ),
             [
                 [
                     r["scenario"],
@@ -90,6 +117,9 @@ def _section(arena: Arena, episodes: Episodes, frames: dict[str, pd.DataFrame]) 
                     f"`{r['winner']}`",
                     f"{100 * r['confidence']:.0f}%",
                     f"{r['family_gain_pct']:+.3f}",
+                    _share(shares, r, r["winner"].split(" = ")[0]),
+                    _share(shares, r, arena.designated),
+                    str(only(shares, scenario=r["scenario"], weights=r["weights"])["n"].max()),
                 ]
                 for r in records(won)
             ],

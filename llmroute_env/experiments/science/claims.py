@@ -52,6 +52,7 @@ BASELINES: Final = {
 OLP: Final = "olp:pricing=paper"
 OLP_TEXT: Final = "olp:pricing=paper:horizon=fixed:work_conserving=false"
 OLP_FLUID: Final = "olp:pricing=fluid"
+OLP_FLUID_MARGIN: Final = "olp:pricing=fluid:rank=margin"
 SJF: Final = "sjf"
 
 #: The paper's extreme settings of figure 3, its throughput emphasis, and figure 2's mixture

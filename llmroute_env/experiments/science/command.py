@@ -59,7 +59,7 @@ def play_all(
         bar = progress.add_task("episodes", total=len(jobs))
         whole = episodes.run(
             jobs,
-            processes=options.jobs or _cores(),
+            processes=options.jobs or cores(),
             minutes=options.minutes,
             progress=lambda count: progress.advance(bar, count),
         )
@@ -80,7 +80,8 @@ def guarded(job: Callable[[], Any], console: Console) -> int:
     return 0
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Cores that this process may use."""
     from joblib import cpu_count
 
     return int(cpu_count())

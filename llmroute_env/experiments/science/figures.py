@@ -15,6 +15,8 @@ from llmroute_env.experiments.science.claims import OLP
 Frames = Mapping[str, pd.DataFrame]
 
 _GREY: Final = "#7F7F7F"
+#: Percent left of which the sweep's axis is cut.
+_CUT: Final = -130.0
 
 
 def write(directory: Path, frames: Frames) -> list[Path]:
@@ -68,6 +70,7 @@ def _constants(table: pd.DataFrame, path: Path) -> Path:
     lines = {
         ("average", "rolling horizon"): "OLP, average weights",
         ("tail", "rolling horizon"): "OLP, tail weights",
+        ("tail", "as in the text"): "OLP as in the text, tail weights",
         ("average", "shortest first"): "shortest first",
     }
     panels = style.subplots(figure, 1, 3, sharey=True)
@@ -77,15 +80,16 @@ def _constants(table: pd.DataFrame, path: Path) -> Path:
         axes.axvline(float(part["published"].iloc[0]), color="#D55E00", linestyle=":")
         for number, ((weighting, method), label) in enumerate(lines.items()):
             own = part[(part["weights"] == weighting) & (part["method"] == method)]
-            at = np.arange(len(points)) + 0.2 * (number - 1)
+            at = np.arange(len(points)) + 0.2 * (number - 1.5)
             values = own.set_index("point").loc[points]
             color = style.PALETTE[number]
             axes.plot(values["ours"], at, "o", color=color, markersize=4, label=label)
             axes.hlines(at, values["low"], values["high"], color=color, linewidth=1.6)
         axes.set_yticks(range(len(points)), points)
         axes.set_ylim(len(points) - 0.5, -0.5)
-        axes.set_title(f"{name}: gain over round robin [%]")
-    figure.supxlabel("dotted: published", fontsize=9)
+        axes.set_title(name)
+        axes.set_xlabel("gain over round robin [%]; dotted: published", fontsize=8)
+        axes.set_xlim(left=max(axes.get_xlim()[0], _CUT))
     style.legend_below(figure, panels[0])
     return style.save(figure, path)
 
@@ -167,6 +171,6 @@ def _prices(table: pd.DataFrame, path: Path) -> Path:
         axes.set_yticks(range(len(places)), places)
         axes.set_ylim(len(places) - 0.5, -0.5)
         axes.set_title(policy)
-        axes.set_xlabel("price that a mean request pays per iteration [10⁻⁶]")
-        axes.legend(loc="lower right")
+        axes.set_xlabel("price that a mean request pays per iteration [10⁻⁶]", fontsize=8)
+    style.legend_below(figure, axes)
     return style.save(figure, path)

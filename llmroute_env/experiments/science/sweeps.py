@@ -16,6 +16,7 @@ from llmroute_env.experiments.science.claims import (
     BASELINES,
     OLP,
     OLP_FLUID,
+    OLP_FLUID_MARGIN,
     OLP_TEXT,
     SJF,
     WEIGHT_SETTINGS,
@@ -107,7 +108,10 @@ def ladder_steps(fluid: bool) -> list[tuple[str, str]]:
         ("olp:pricing=none", "the objective's reward as the order, prices 0"),
         (OLP, "prices, as published"),
     ]
-    return [*steps, (OLP_FLUID, "prices of future arrivals")] if fluid else steps
+    if fluid:
+        steps.append((OLP_FLUID_MARGIN, "prices of future arrivals instead"))
+        steps.append((OLP_FLUID, "ranking by loss per price"))
+    return steps
 
 
 LADDER_CELLS: Final = (
