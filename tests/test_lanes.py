@@ -10,6 +10,8 @@ import pytest
 from comparison import make
 from strategies import STYLES, Actor
 
+from llmroute_env.vector import LLMRouteVectorEnv
+
 LANES = 5
 SMALL = {"horizon_periods": 25, "router.window": 12}
 SCENARIOS: dict[str, dict[str, Any]] = {
@@ -83,6 +85,7 @@ def test_lane_equals_single_environment(scenario: str, mode: str) -> None:
         autoreset_mode=mode,
         threads=threads,
     )
+    assert isinstance(vector.unwrapped, LLMRouteVectorEnv)  # the default of gym.make_vec
     assert vector.metadata["autoreset_mode"].value == mode
     singles = [Single(scenario, seed, lane) for lane in range(LANES)]
     observation, infos = vector.reset(seed=seed)

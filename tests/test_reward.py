@@ -24,6 +24,11 @@ from llmroute_env.workload.table import RequestTable  # noqa: E402
 WAYS = tuple(style for style in STYLES if style != "illegal")
 
 
+def below(seconds: float, limit_s: float) -> bool:
+    """Strictly below, to the nanosecond: 3 · 0.025 s is not below 0.075 s."""
+    return round(seconds * 1e9) < round(limit_s * 1e9)
+
+
 def paper_reward(
     objective: dict[str, float], T: int, period_s: float, k: int, o: int, t_j: int
 ) -> float:
@@ -34,8 +39,8 @@ def paper_reward(
         + w["beta"] * max(T - (k + o - 1), 0)
         + w["gamma"] * (T - k + 1)
         + w["sigma"]
-        + w["zeta1"] * (round((k + o - t_j) * period_s, 9) < w["tail_eel_s"])
-        + w["zeta2"] * (round((k - t_j) * period_s, 9) < w["tail_ttft_s"])
+        + w["zeta1"] * below((k + o - t_j) * period_s, w["tail_eel_s"])
+        + w["zeta2"] * below((k - t_j) * period_s, w["tail_ttft_s"])
     )
 
 
@@ -153,14 +158,14 @@ def test_total_cost_is_arrived_minus_attained(episode: Episode) -> None:
     log = env.request_log()
     limits = episode.scenario["objective"]
 
-    def below(moment: str, limit: float) -> np.ndarray:
+    def in_time(moment: str, limit: float) -> np.ndarray:
         delay = np.rint(log[moment] * 1e9) - np.rint(log["arrival_s"] * 1e9)
         return np.nan_to_num(delay, nan=np.inf) < round(limit * 1e9)
 
     attained = (
         (log["status"] == 3)
-        & below("finish_s", limits["tail_eel_s"])
-        & below("start_s", limits["tail_ttft_s"])
+        & in_time("finish_s", limits["tail_eel_s"])
+        & in_time("start_s", limits["tail_ttft_s"])
     )
     arrived = log["status"] != 5
     total = sum(info.get("cost", 0.0) for info in infos)
