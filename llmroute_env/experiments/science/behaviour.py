@@ -186,6 +186,8 @@ def prices(frames: Frames) -> list[str]:
         "",
         "![prices](images/prices.png)",
         "",
+        "![prices over time](images/price_series.png)",
+        "",
         *table(
             (
                 "workload",

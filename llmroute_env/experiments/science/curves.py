@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
+from llmroute_env.env import LLMRouteEnv
+from llmroute_env.evaluation import evaluate
 from llmroute_env.experiments.science import sweeps, verdicts
 from llmroute_env.experiments.science.claims import BASELINES, OLP, SJF, paper_cell
 from llmroute_env.experiments.science.episodes import Cell, Episodes
@@ -20,6 +23,10 @@ RIVALS: Final = ("central_fifo", SJF, *(f"sjf:aging={a}" for a in _AGINGS), "mc_
 PLANE_CELLS: Final[dict[str, dict[str, Any]]] = {
     "batch binds": {},
     "memory binds": sweeps.PRICE_CELLS["overload, memory binds (B 96, M 7,100)"],
+}
+SERIES_CELLS: Final[dict[str, dict[str, Any]]] = {
+    "rate shift (λ 0.4, then 0.6)": {"load": "shift"},
+    "overload, memory binds": sweeps.PRICE_CELLS["overload, memory binds (B 96, M 7,100)"],
 }
 PLANE_WEIGHTS: Final = ("average", "mixed", "tail")
 
@@ -158,6 +165,28 @@ def prices(episodes: Episodes, fluid: bool) -> pd.DataFrame:
             row |= {"load_batch": load.batch, "load_kv": load.kv}
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def price_series(seeds: Sequence[int], fluid: bool) -> pd.DataFrame:
+    """Prices over time, played anew: they are too many numbers for the episodes' file.
+
+    Columns: where, policy, period, n, batch, memory: per iteration of a mean request as in
+    `prices`, means over the seeds.
+    """
+    parts = []
+    for where, settings in SERIES_CELLS.items():
+        cell = paper_cell(**settings)
+        tokens = _mean_kv(cell) / limits(cell.scenario).kv_limit
+        env = LLMRouteEnv(cell.of_readers)
+        for policy in sweeps.price_policies(fluid):
+            played = [evaluate(env, policy, seed).diagnostics for seed in seeds]
+            frames = [pd.DataFrame(one) for one in played if one]
+            if frames:
+                mean = pd.concat(frames).groupby("period", as_index=False).mean()
+                mean["batch"], mean["memory"] = mean["price_batch"], mean["price_memory"] * tokens
+                mean = mean.assign(where=where, policy=policy, n=len(frames))
+                parts.append(mean[["where", "policy", "period", "n", "batch", "memory"]])
+    return pd.concat(parts, ignore_index=True)
 
 
 def _mean_kv(cell: Cell) -> float:

@@ -33,6 +33,7 @@ def write(directory: Path, frames: Frames) -> list[Path]:
             _zeta2(frames["zeta2"], directory / "zeta2.png"),
             _plane(frames["plane"], directory / "plane.png"),
             _prices(frames["prices"], directory / "prices.png"),
+            _series(frames["price_series"], directory / "price_series.png"),
         ]
 
 
@@ -173,4 +174,20 @@ def _prices(table: pd.DataFrame, path: Path) -> Path:
         axes.set_title(policy)
         axes.set_xlabel("price that a mean request pays per iteration [10⁻⁶]", fontsize=8)
     style.legend_below(figure, axes)
+    return style.save(figure, path)
+
+
+def _series(table: pd.DataFrame, path: Path) -> Path:
+    """Prices over time, a panel per workload and router."""
+    panels = list(table.groupby(["where", "policy"], sort=False))
+    figure = style.new_figure(10.0, 2.5 * ((len(panels) + 1) // 2))
+    all_axes = style.subplots(figure, (len(panels) + 1) // 2, 2)
+    for axes, ((where, policy), own) in zip(all_axes, panels, strict=False):
+        for name, color in (("batch", "#0072B2"), ("memory", "#D55E00")):
+            axes.plot(own["period"], 1e6 * own[name], color=color, label=name)
+        axes.set_title(f"{where}: {policy}", fontsize=9)
+        axes.set_xlabel(f"period; mean over {own['n'].iloc[0]} seeds", fontsize=8)
+        axes.set_ylabel("price [10⁻⁶]")
+        axes.set_ylim(bottom=0)
+    style.legend_below(figure, all_axes[0])
     return style.save(figure, path)

@@ -27,6 +27,7 @@ from llmroute_env.experiments.science.markdown import span
 from llmroute_env.experiments.science.play import code_version
 
 ARENA_TEXT: Final = "arena.md"
+_SERIES_SEEDS: Final = 3
 _Frames = dict[str, pd.DataFrame]
 
 
@@ -95,8 +96,13 @@ def _frames(study: Study) -> _Frames:
         "plane": curves.plane(episodes, fluid),
         "drift_worth": curves.drift_worth(episodes),
         "prices": curves.prices(episodes, fluid),
+        "price_series": curves.price_series(_seeds(episodes)[:_SERIES_SEEDS], fluid),
         "detector": drift.table(study.detections, window, z_limit),
     }
+
+
+def _seeds(episodes: Episodes) -> list[int]:
+    return sorted({seed for rows in episodes.rows.values() for seed in rows})
 
 
 def _detector(policy: str) -> tuple[int, float]:
@@ -110,7 +116,7 @@ def _detector(policy: str) -> tuple[int, float]:
 
 def _provenance(study: Study) -> list[str]:
     episodes = study.episodes
-    seeds = sorted({seed for rows in episodes.rows.values() for seed in rows})
+    seeds = _seeds(episodes)
     counts = {len(rows) for rows in episodes.rows.values()}
     versions = sorted(episodes.versions())
     mixed = "" if len(versions) == 1 else " (**more than one version of the code**)"
