@@ -60,6 +60,10 @@ def small_config(**changes: Any) -> Any:
         "algorithm.critic_rollouts": 1,
         "imitation.decisions": 800,
         "imitation.epochs": 2,
+        "evolution.generations": 2,
+        "evolution.pairs": 2,
+        "evolution.paths": 2,
+        "evolution.every": 2,
         "evaluation.every": 1024,
         "evaluation.seeds": 2,
     }
@@ -242,6 +246,7 @@ def test_a_run_leaves_everything_resumes_and_is_never_overwritten(
     train(small_config(), out, quiet=True)
     state = json.loads((out / "state.json").read_text())
     assert state["steps"] == 2048
+    assert state["generations"] == 2
     for file in ("last.zip", "last.npz", "best.npz", "run.json", "scenarios.yaml", "config.yaml"):
         assert (out / file).is_file(), file
     facts = json.loads((out / "run.json").read_text())
@@ -250,6 +255,7 @@ def test_a_run_leaves_everything_resumes_and_is_never_overwritten(
     header = (out / "tb" / "progress.csv").read_text()
     for curve in (
         "imitation/loss",
+        "evolution/gain",
         "held_out/gain",
         "train/value_loss",
         "episode/eel_mean_s",
@@ -281,6 +287,7 @@ def test_ppo_learns(tmp_path: Path) -> None:
 
     config = small_config(
         imitation=None,
+        evolution=None,
         steps=24_576,
         **{
             "algorithm.critic_rollouts": 0,

@@ -151,12 +151,7 @@ class HeldOutScores(BaseCallback):  # type: ignore[misc]
         every = self.config.evaluation.every
         self._due = (self.num_timesteps // every + 1) * every
         score = self.scorer.score(self.model)
-        for name, value in score.metrics.items():
-            self.logger.record(f"held_out/{name}", value)
-        self.logger.record("held_out/gain", score.mean)
-        self.logger.record("held_out/gain_low", score.mean - score.half_width)
-        self.logger.record("held_out/gain_high", score.mean + score.half_width)
-        self.logger.record("held_out/hold_shift", score.shift)
+        record(self.logger, score)
         self.logger.dump(self.num_timesteps)
         self._save("last", score)
         if score.mean > self.best:
@@ -184,19 +179,43 @@ class HeldOutScores(BaseCallback):  # type: ignore[misc]
         partial.replace(self.run.path / f"{name}.zip")
         if self.config.network.kind != "pairs":
             return
-        about = {
-            **self.run.facts,
-            "config": self.config.name,
-            "seed": self.config.seed,
-            "steps": int(self.num_timesteps),
-            "seconds": round(self.seconds, 1),
-            "gain": score.mean,
-            "gain_half_width": score.half_width,
-            "hold_shift": score.shift,
-            "held_out_seeds": [self.scorer.seeds.start, self.scorer.seeds.stop - 1],
-            "reference": self.config.evaluation.reference,
-        }
+        about = describe(
+            self.config, self.run, self.scorer, score, self.num_timesteps, self.seconds
+        )
         save(self.run.path / f"{name}.npz", self.scorer.checkpoint(self.model, score.shift, about))
+
+
+def record(logger: Any, score: Score) -> None:
+    """Put a held-out score into the curves."""
+    for name, value in score.metrics.items():
+        logger.record(f"held_out/{name}", value)
+    logger.record("held_out/gain", score.mean)
+    logger.record("held_out/gain_low", score.mean - score.half_width)
+    logger.record("held_out/gain_high", score.mean + score.half_width)
+    logger.record("held_out/hold_shift", score.shift)
+
+
+def describe(
+    config: TrainingConfig,
+    run: RunDirectory,
+    scorer: Scorer,
+    score: Score,
+    steps: int,
+    seconds: float,
+) -> dict[str, Any]:
+    """What a checkpoint says of its making."""
+    return {
+        **run.facts,
+        "config": config.name,
+        "seed": config.seed,
+        "steps": int(steps),
+        "seconds": round(seconds, 1),
+        "gain": score.mean,
+        "gain_half_width": score.half_width,
+        "hold_shift": score.shift,
+        "held_out_seeds": [scorer.seeds.start, scorer.seeds.stop - 1],
+        "reference": config.evaluation.reference,
+    }
 
 
 def _rollouts(config: TrainingConfig, steps: int) -> int:

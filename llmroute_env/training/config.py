@@ -125,6 +125,19 @@ class ValueBased(Section):
     exploration_final_eps: Share
 
 
+class Evolution(Section):
+    """Evolution strategies on the deterministic router after reinforcement; task pairs only."""
+
+    generations: Positive
+    pairs: Positive
+    paths: Positive
+    sigma: Annotated[float, Field(gt=0)]
+    learning_rate: Rate
+    body_scale: Share
+    threads: Positive
+    every: Positive  # generations between two checkpoints
+
+
 class HeldOut(Section):
     """Evaluation during training, paired with a reference policy."""
 
@@ -152,6 +165,7 @@ class TrainingConfig(Section):
     network: Annotated[PairsNetwork | MlpNetwork, Field(discriminator="kind")]
     algorithm: Annotated[PolicyGradient | ValueBased, Field(discriminator="kind")]
     imitation: Imitation | None = None
+    evolution: Evolution | None = None
     evaluation: HeldOut
 
     @model_validator(mode="after")
@@ -165,8 +179,8 @@ class TrainingConfig(Section):
             raise ValueError(
                 f"network.kind {self.network.kind}: task is {task}, both or none pairs"
             )
-        if task != "pairs" and self.imitation is not None:
-            raise ValueError(f"imitation: needs task pairs, not {task}")
+        if task != "pairs" and (self.imitation or self.evolution):
+            raise ValueError(f"imitation and evolution: need task pairs, not {task}")
         if task != "pairs" and len(self.scenarios) > 1:
             raise ValueError(f"scenarios: task {task} takes one")
         return self

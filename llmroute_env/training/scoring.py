@@ -79,7 +79,7 @@ class Scorer:
 
             return self._play(_Plain(Sb3Model(model, self.config, RouterSpec.from_env(self.env))))
         scores = [
-            replace(self._play(self.pairs(model, shift)), shift=shift)
+            replace(self.score_checkpoint(self.checkpoint(model, shift, {})), shift=shift)
             for shift in self.config.evaluation.hold_shifts
         ]
         return max(scores, key=lambda score: score.mean)
@@ -90,9 +90,9 @@ class Scorer:
         means = {name: float(np.mean([summary[name] for summary in found])) for name in LOGGED}
         return Score(means, rewards - self.reference)
 
-    def pairs(self, model: Any, shift: float = 0.0) -> Learned:
-        """The actor of a model with task pairs as a policy."""
-        return Learned(self.env, checkpoint=self.checkpoint(model, shift, {}))
+    def score_checkpoint(self, checkpoint: Checkpoint) -> Score:
+        """Play them with a router without torch."""
+        return self._play(Learned(self.env, checkpoint=checkpoint))
 
     def checkpoint(self, model: Any, shift: float, about: dict[str, Any]) -> Checkpoint:
         """The actor of a model with task pairs, without torch, and with the shift in it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,20 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList, Progr
 from stable_baselines3.common.logger import Logger, make_output_format
 
 from llmroute_env.training.build import load_model, make_layout, make_model, make_training_env
-from llmroute_env.training.callbacks import CriticFirst, EpisodeMetrics, HeldOutScores
+from llmroute_env.training.callbacks import (
+    CriticFirst,
+    EpisodeMetrics,
+    HeldOutScores,
+    describe,
+    record,
+)
 from llmroute_env.training.config import PairsTask, PolicyGradient, TrainingConfig
 from llmroute_env.training.demonstrations import demonstrate
 from llmroute_env.training.directory import RunDirectory, command_line
+from llmroute_env.training.evolution import evolve
 from llmroute_env.training.imitation import clone
 from llmroute_env.training.scoring import Scorer
+from policies.learned.checkpoint import load, save
 
 
 def train(
@@ -36,6 +45,7 @@ def train(
     if config.imitation is not None:
         imitate(config, model)
     _learn(config, run, model, progress, started)
+    _evolve(config, run, model.logger, started)
     return run
 
 
@@ -62,7 +72,9 @@ def resume(out: Path, *, progress: bool = False, quiet: bool = False) -> RunDire
         env.seed(config.seed + 7919 * (1 + int(state["steps"])))
         model = load_model(config, run.path / "last.zip", env)
         model.set_logger(_logger(run, quiet))
+        started -= float(state["seconds"])
     _learn(config, run, model, progress, started)
+    _evolve(config, run, model.logger, started)
     return run
 
 
@@ -104,8 +116,7 @@ def _learn(
     left = config.steps - int(state.get("steps", 0))
     if left <= 0:
         return
-    before = float(state.get("seconds", 0.0))
-    scores = HeldOutScores(config, run, Scorer(config), started - before)
+    scores = HeldOutScores(config, run, Scorer(config), started)
     callbacks: list[BaseCallback] = [EpisodeMetrics(), scores]
     if isinstance(config.algorithm, PolicyGradient) and config.algorithm.critic_rollouts:
         callbacks.insert(0, CriticFirst(config.algorithm, int(state.get("rollouts", 0))))
@@ -117,6 +128,52 @@ def _learn(
         reset_num_timesteps=not state,
         log_interval=1 if isinstance(config.algorithm, PolicyGradient) else 4,
     )
+
+
+def _evolve(config: TrainingConfig, run: RunDirectory, logger: Logger, started: float) -> None:
+    """Climb from the best checkpoint, in intervals of ``every`` generations, each saved."""
+    settings, state = config.evolution, run.state()
+    if settings is None:
+        return
+    scorer = Scorer(config)
+    scenarios = [entry.load() for entry in config.scenarios]
+    done = int(state.get("generations", 0))
+    current = load(run.path / ("last.npz" if done else "best.npz"))
+
+    def report(generation: int, found: dict[str, float]) -> None:
+        for name, value in found.items():
+            logger.record(f"evolution/{name}", value)
+        logger.dump(config.steps + generation)
+
+    while done < settings.generations:
+        ahead = min(settings.every, settings.generations - done)
+        current = evolve(
+            current,
+            scenarios,
+            reference=config.evaluation.reference,
+            generations=ahead,
+            pairs=settings.pairs,
+            paths=settings.paths,
+            sigma=settings.sigma,
+            learning_rate=settings.learning_rate,
+            body_scale=settings.body_scale,
+            threads=settings.threads,
+            seed=config.seed,
+            report=report,
+            first=done,
+        )
+        done += ahead
+        score, seconds = scorer.score_checkpoint(current), time.monotonic() - started
+        facts = describe(config, run, scorer, score, config.steps, seconds)
+        current = replace(current, about=facts | {"generations": done})
+        save(run.path / "last.npz", current)
+        if score.mean > state["best_gain"]:
+            state["best_gain"] = score.mean
+            save(run.path / "best.npz", current)
+        record(logger, score)
+        logger.dump(config.steps + done)
+        state |= {"generations": done, "gain": score.mean, "seconds": seconds}
+        run.write_state(state)
 
 
 def _logger(run: RunDirectory, quiet: bool) -> Logger:
