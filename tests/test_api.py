@@ -97,13 +97,13 @@ def test_record_episode_statistics() -> None:
 def test_record_video(tmp_path: Path) -> None:
     pytest.importorskip("moviepy", reason="the dev extra is not installed")
     env = RecordVideo(
-        make(render_mode="rgb_array"), str(tmp_path), video_length=20, disable_logger=True
+        make(render_mode="rgb_array"), str(tmp_path / "v"), video_length=20, disable_logger=True
     )
     env.reset(seed=0)
     for _ in range(25):
         env.step(np.ones(env.action_space.shape, np.int64))
     env.close()
-    (video,) = tmp_path.glob("*.mp4")
+    (video,) = tmp_path.glob("v/*.mp4")
     assert video.stat().st_size > 5_000
 
 
