@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -150,7 +153,15 @@ def _tensorboard(results: ResultDirectory, out: Console) -> None:
     from llmroute_env.experiments import tensorboard
 
     directory = tensorboard.write_runs(results, load.binding_load(results.scenario))
-    out.print(f"TensorBoard: tensorboard --logdir {directory}", soft_wrap=True)
+    out.print(f"TensorBoard: {_tensorboard_program()} --logdir {directory}", soft_wrap=True)
+
+
+def _tensorboard_program() -> str:
+    """The program as a shell finds it: by name, or in this environment's own directory."""
+    beside = Path(sys.executable).with_name("tensorboard")
+    if shutil.which("tensorboard") or not beside.exists():
+        return "tensorboard"
+    return os.path.relpath(beside)
 
 
 def _next_directory() -> Path:
