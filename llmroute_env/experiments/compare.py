@@ -27,6 +27,7 @@ from llmroute_env.experiments.records import ResultDirectory, frame, write_csv
 from llmroute_env.scenario import Scenario, parse_assignments
 
 _INTERRUPTED: Final = 130
+_RUNS_SHOWN: Final = 40  #: TensorBoard's own limit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -154,6 +155,12 @@ def _tensorboard(results: ResultDirectory, out: Console) -> None:
 
     directory = tensorboard.write_runs(results, load.binding_load(results.scenario))
     out.print(f"TensorBoard: {_tensorboard_program()} --logdir {directory}", soft_wrap=True)
+    if sum(1 for _ in directory.glob("*/*/seed*")) > _RUNS_SHOWN:
+        out.print(
+            f"             (of more than {_RUNS_SHOWN} runs it selects none at first: filter by "
+            "seed0, and tick)",
+            soft_wrap=True,
+        )
 
 
 def _tensorboard_program() -> str:
