@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from reference_cluster import COMPONENTS, Outcome, ReferenceCluster
+from reference_view import log, mask, observe, stats
 from strategies import Episode
 
 import llmroute_env  # noqa: F401 (registers LLMRoute-v0)
@@ -70,12 +71,12 @@ def same_observation(observation: dict[str, np.ndarray], reference: dict[str, np
         equal(value, expected, key)
 
 
-def same_log(log: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> None:
-    assert set(reference) <= set(log)
+def same_log(shown: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> None:
+    assert set(reference) <= set(shown)
     for column in EXACT:
-        equal(log[column], reference[column], column)
+        equal(shown[column], reference[column], column)
     for column in TIMES:
-        close(log[column], reference[column], ONE_ROUNDING, column)
+        close(shown[column], reference[column], ONE_ROUNDING, column)
 
 
 def same_outcome(
@@ -92,9 +93,9 @@ def same_outcome(
     close(reward, expected.reward, 1e-12, "reward")
 
 
-def same_stats(stats: Any, reference: ReferenceCluster) -> None:
-    for name, expected in reference.stats().items():
-        close(getattr(stats, name), expected, 1e-9, name)
+def same_stats(counters: Any, reference: ReferenceCluster) -> None:
+    for name, expected in stats(reference).items():
+        close(getattr(counters, name), expected, 1e-9, name)
 
 
 def play(env: Any, episode: Episode, *, seed: int = 0, stride: int = 1) -> ReferenceCluster:
@@ -107,8 +108,8 @@ def play(env: Any, episode: Episode, *, seed: int = 0, stride: int = 1) -> Refer
     invalid, total = 0, dict.fromkeys(COMPONENTS, 0.0)
     observation, info = env.reset(seed=seed, options={"requests": episode.table()})
     carried = reference.reset()  # rejections at reset are told with the first step
-    same_observation(observation, reference.observe())
-    equal(info["action_mask"], reference.mask(), "action_mask")
+    same_observation(observation, observe(reference))
+    equal(info["action_mask"], mask(reference), "action_mask")
     over = False
     while not over:
         action = act(len(reference.visible), reference.window)
@@ -116,19 +117,19 @@ def play(env: Any, episode: Episode, *, seed: int = 0, stride: int = 1) -> Refer
         expected = reference.step(action.tolist())
         expected.cost += carried
         carried = 0.0
-        same_observation(observation, reference.observe())
-        equal(info["action_mask"], reference.mask(), "action_mask")
+        same_observation(observation, observe(reference))
+        equal(info["action_mask"], mask(reference), "action_mask")
         same_outcome(reward, terminated, truncated, info, expected)
         over = terminated or truncated
         if over or reference.k % stride == 0:
-            same_log(env.request_log(), reference.log())
+            same_log(env.request_log(), log(reference))
         if over or reference.k % (4 * stride) == 0:
             same_stats(env.episode_stats(), reference)
         invalid += expected.invalid
         total = {name: total[name] + expected.rewards[name] for name in COMPONENTS}
-    stats = env.episode_stats()
-    assert stats.invalid_actions == invalid
+    counters = env.episode_stats()
+    assert counters.invalid_actions == invalid
     for name in COMPONENTS:
-        close(stats.rewards[name], total[name], 1e-12, name)
-    close(stats.reward, sum(total.values()), 1e-12, "reward")
+        close(counters.rewards[name], total[name], 1e-12, name)
+    close(counters.reward, sum(total.values()), 1e-12, "reward")
     return reference

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from reference_cluster import Device, Objective, ReferenceCluster, Request, Timing
+from reference_cluster import Objective, ReferenceCluster
+from reference_device import Device, Request, Timing
 
 from llmroute_env.cluster import timing as timings
 from llmroute_env.workload.table import RequestTable

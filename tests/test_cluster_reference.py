@@ -14,7 +14,7 @@ from hypothesis import strategies as st  # noqa: E402
 from strategies import STYLES, Episode, Row, episodes, tables, workload  # noqa: E402
 
 
-@settings(max_examples=250)
+@settings(max_examples=200)
 @given(episodes())
 def test_kernel_equals_reference(episode: Episode) -> None:
     play(make(episode.scenario), episode)
@@ -65,7 +65,7 @@ def used() -> dict[str, Any]:
     return {}
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(tables(fixed()), st.sampled_from(STYLES), st.integers(0, 99))
 @pytest.mark.parametrize(
     "changes",

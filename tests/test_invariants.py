@@ -136,7 +136,7 @@ def run(env: Any, actor: Actor, periods: int, **reset: Any) -> str:
     return digest.hexdigest()
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(episodes())
 def test_invariants_in_random_episodes(episode: Episode) -> None:
     run(make(episode.scenario), episode.actor(), 400, options={"requests": episode.table()})
