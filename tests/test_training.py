@@ -60,6 +60,7 @@ def small_config(**changes: Any) -> Any:
         "algorithm.critic_rollouts": 1,
         "imitation.decisions": 800,
         "imitation.epochs": 2,
+        "evolution.scenarios": [{"scenario": "paper-overload", "overrides": TINY}],
         "evolution.generations": 2,
         "evolution.pairs": 2,
         "evolution.paths": 2,

@@ -128,12 +128,13 @@ class ValueBased(Section):
 class Evolution(Section):
     """Evolution strategies on the deterministic router after reinforcement; task pairs only."""
 
+    scenarios: list[TrainingScenario] = Field(min_length=1)
+    layers: list[str] = Field(min_length=1)  # of `policies.learned.network.Weights`
     generations: Positive
     pairs: Positive
     paths: Positive
     sigma: Annotated[float, Field(gt=0)]
     learning_rate: Rate
-    body_scale: Share
     threads: Positive
     every: Positive  # generations between two checkpoints
 
@@ -153,7 +154,7 @@ class TrainingConfig(Section):
     """A whole run.
 
     Scenarios are mixed over the lanes; the first one is the scenario of the evaluation and of the
-    checkpoint.
+    checkpoint. Evolution has scenarios of its own.
     """
 
     name: str

@@ -31,8 +31,6 @@ from policies.registry import make
 Floats = NDArray[np.float64]
 Report = Callable[[int, dict[str, float]], None]
 
-#: layers that are perturbed in full; the embeddings before them move less
-_HEADS = ("hidden", "score", "hold_hidden", "hold")
 _ADAM = (0.9, 0.99)
 
 
@@ -105,7 +103,7 @@ def evolve(
     paths: int,
     sigma: float,
     learning_rate: float,
-    body_scale: float,
+    layers: Sequence[str],
     threads: int,
     seed: int,
     report: Report | None = None,
@@ -120,9 +118,9 @@ def evolve(
         generations: steps.
         pairs: antithetic pairs of perturbations in a step.
         paths: sample paths in a step, the same for all perturbations.
-        sigma: standard deviation of a perturbation of the head's weights.
+        sigma: standard deviation of a perturbation.
         learning_rate: of Adam.
-        body_scale: share of ``sigma`` and ``learning_rate`` that the embeddings get.
+        layers: which of the `Weights` move; few numbers need few perturbations.
         threads: workers.
         seed: of perturbations and of the paths.
         report: called after each generation with its number and its statistics.
@@ -137,7 +135,7 @@ def evolve(
     center = pack(start.weights)
     scale = np.concatenate(
         [
-            np.full(w.size, 1.0 if name in _HEADS else body_scale)
+            np.full(w.size, 1.0 if name in layers else 0.0)
             for name, w in start.weights._asdict().items()
         ]
     )

@@ -136,7 +136,7 @@ def _evolve(config: TrainingConfig, run: RunDirectory, logger: Logger, started: 
     if settings is None:
         return
     scorer = Scorer(config)
-    scenarios = [entry.load() for entry in config.scenarios]
+    scenarios = [entry.load() for entry in settings.scenarios]
     done = int(state.get("generations", 0))
     current = load(run.path / ("last.npz" if done else "best.npz"))
 
@@ -156,7 +156,7 @@ def _evolve(config: TrainingConfig, run: RunDirectory, logger: Logger, started: 
             paths=settings.paths,
             sigma=settings.sigma,
             learning_rate=settings.learning_rate,
-            body_scale=settings.body_scale,
+            layers=settings.layers,
             threads=settings.threads,
             seed=config.seed,
             report=report,
