@@ -128,7 +128,13 @@ def evolve(
 
     Returns:
         The checkpoint with the last weights.
+
+    Raises:
+        ValueError: a layer that the network does not have.
     """
+    unknown = [name for name in layers if name not in Weights._fields]
+    if unknown:
+        raise ValueError(f"evolution.layers: {unknown[0]} is none of {', '.join(Weights._fields)}")
     stages: queue.SimpleQueue[Stage] = queue.SimpleQueue()
     for _ in range(threads):
         stages.put(Stage(scenarios, start, reference))
