@@ -209,6 +209,11 @@ def test_a_model_that_does_not_fit_ends_in_one_line() -> None:
         ("horizon_periods", None, "horizon_periods = null: a number is needed"),
         ("period_s", 1e7, "must be at most 4e+09 s"),
         ("period_s", 1e-9, "period_s = 1e-09: must be at least 1e-06"),
+        (
+            "cluster.timing.iteration_s",
+            1e10,
+            "cluster.timing.iteration_s = 1e+10: must be from 1e-06 to 4e+09",
+        ),
         ("workload.arrivals.kind", "trace", "workload.trace = null: arrivals.kind = 'trace'"),
         ("workload.arrivals.kind", "gamma", "workload.arrivals.cv is missing"),
     ],

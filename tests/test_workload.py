@@ -119,8 +119,10 @@ def hand_made(**columns: Any) -> RequestTable:
     [
         ({"arrival_s": np.array([1.0, 0.0])}, "not sorted at row 1"),
         ({"arrival_s": np.array([0.0, np.nan])}, r"arrival_s\[1\] = nan"),
-        ({"prompt": np.array([1, 0])}, r"prompt\[1\] = 0, must be at least 1"),
-        ({"decode": np.array([-1, 1])}, r"decode\[0\] = -1, must be at least 1"),
+        ({"prompt": np.array([1, 0])}, r"prompt\[1\] = 0, must be from 1 to 2147483647"),
+        ({"decode": np.array([-1, 1])}, r"decode\[0\] = -1, must be from 1"),
+        ({"prompt": np.array([1, 2**32 + 5])}, r"prompt\[1\] = 4294967301, must be from 1"),
+        ({"arrival_s": np.array([0.0, 1e12])}, r"arrival_s\[1\] = 1e\+?12|1000000000000.0, must"),
         ({"decode": np.array([1.0, 1.0])}, "decode must be int64"),
         ({"tier": np.zeros(3, np.int64)}, r"tier must be int64 of shape \(2,\)"),
         ({"predicted": np.array([1.0, 0.0], np.float32)}, r"predicted\[1\] = 0.0"),

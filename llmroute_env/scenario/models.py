@@ -65,10 +65,10 @@ class Scenario(Section):
         if self.period_s < _SHORTEST_S:
             raise ValueError(f"period_s = {self.period_s:g}: must be at least {_SHORTEST_S:g} s")
         timing = self.cluster.timing
-        if timing.kind == "constant" and timing.iteration_s < _SHORTEST_S:
+        if timing.kind == "constant" and not _SHORTEST_S <= timing.iteration_s <= _LONGEST_S:
             raise ValueError(
-                f"cluster.timing.iteration_s = {timing.iteration_s:g}: must be at least "
-                f"{_SHORTEST_S:g} s"
+                f"cluster.timing.iteration_s = {timing.iteration_s:g}: must be from "
+                f"{_SHORTEST_S:g} to {_LONGEST_S:g} s"
             )
         periods = (self.horizon or 1) + (self.max_drain_periods if self.drain else 0)
         if periods * self.period_s > _LONGEST_S:

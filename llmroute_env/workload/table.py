@@ -67,13 +67,20 @@ class RequestTable:
                     f"request table: {name} must be {np.dtype(kind)} of shape ({rows},), "
                     f"got {column.dtype} of shape {column.shape}"
                 )
-        limits = {"arrival_s": 0.0, "prompt": 1, "decode": 1, "tier": 0}
-        for name, least in limits.items():
+        # The kernel counts tokens in int32 and time in int64 nanoseconds.
+        limits = {
+            "arrival_s": (0.0, 4e9),
+            "prompt": (1, 2**31 - 1),
+            "decode": (1, 2**31 - 1),
+            "tier": (0, 2**31 - 1),
+        }
+        for name, (least, most) in limits.items():
             column = getattr(self, name)
-            bad = np.flatnonzero(~((column >= least) & np.isfinite(column)))
+            bad = np.flatnonzero(~((column >= least) & (column <= most)))
             if bad.size:
                 raise ValueError(
-                    f"request table: {name}[{bad[0]}] = {column[bad[0]]}, must be at least {least}"
+                    f"request table: {name}[{bad[0]}] = {column[bad[0]]}, must be from {least:g} "
+                    f"to {most:.10g}"
                 )
         bad = np.flatnonzero(~((self.predicted > 0) & np.isfinite(self.predicted)))
         if bad.size:
