@@ -27,9 +27,9 @@ class RunDirectory:
     """Files of one run.
 
     ``config.yaml`` and ``scenarios.yaml`` say what was asked, in full; ``run.json`` the command,
-    git revision and versions; ``tb/`` all curves, ``tb/progress*.csv`` the same as tables;
-    ``last.zip`` and ``last.npz`` the newest checkpoint, ``best.*`` the best on the held-out seeds;
-    ``state.json`` where to go on.
+    git revision and versions, and where it was resumed; ``tb/`` has all curves, and as tables in
+    ``progress*.csv``; ``last.zip`` and ``last.npz`` the newest checkpoint, ``best.*`` the best on
+    the held-out seeds; ``state.json`` where to go on.
     """
 
     path: Path
@@ -63,7 +63,12 @@ class RunDirectory:
         """
         if not (path / "config.yaml").is_file():
             raise ValueError(f"{path}: no run to resume, config.yaml is absent")
-        return cls(path), load_config(path / "config.yaml")
+        found = cls(path)
+        facts = found.facts
+        resumed = {"steps": found.state().get("steps", 0), "git": git_revision()}
+        facts["resumed"] = [*facts.get("resumed", []), resumed]
+        _write(path / "run.json", json.dumps(facts, indent=2) + "\n")
+        return found, load_config(path / "config.yaml")
 
     @property
     def tensorboard(self) -> Path:

@@ -20,6 +20,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from llmroute_env.scenario import Scenario
 from llmroute_env.workload import RequestTable
@@ -63,14 +64,14 @@ class Stage:
         requests = env.requests
         return Path(scenario, requests, self._play(self.references[scenario], env, requests))
 
-    def gain(self, vector: Floats, paths: Sequence[Path]) -> float:
-        """Mean relative gain over the reference of the router with these weights."""
+    def gain(self, vector: Floats, paths: Sequence[Path]) -> list[float]:
+        """Relative gain over the reference on each path of the router with these weights."""
         unpack(vector, self.weights)
-        gains = [
+        return [
             self._play(self.routers[p.scenario], self.envs[p.scenario], p.requests) / p.reference
+            - 1.0
             for p in paths
         ]
-        return float(np.mean(gains)) - 1.0
 
     @staticmethod
     def _play(policy: Any, env: Any, requests: RequestTable) -> float:
@@ -93,6 +94,14 @@ def unpack(vector: Floats, weights: Weights) -> None:
         start += array.size
 
 
+def _ranks(gains: Floats) -> Floats:
+    """Mean over the paths of each perturbation's rank, -0.5 to 0.5; ``gains`` (2 pairs, paths)."""
+    # Equal gains share a rank, or the order of the perturbations would decide.
+    ranks = np.stack([rankdata(column) for column in gains.T])
+    ranked: Floats = (ranks.mean(axis=0) - 1.0) / max(len(gains) - 1, 1) - 0.5
+    return ranked
+
+
 def evolve(
     start: Checkpoint,
     scenarios: Sequence[Scenario],
@@ -109,7 +118,10 @@ def evolve(
     report: Report | None = None,
     first: int = 0,
 ) -> Checkpoint:
-    """Climb the mean relative gain over ``reference``.
+    """Climb the gain over ``reference``, each sample path counting the same.
+
+    Perturbations are ranked on each path by itself: a scenario in which little can be gained or
+    lost would otherwise never be heard.
 
     Args:
         start: weights to start from.
@@ -154,7 +166,7 @@ def evolve(
         finally:
             stages.put(stage)
 
-    def gain(vector: Floats, drawn: Sequence[Path]) -> float:
+    def gain(vector: Floats, drawn: Sequence[Path]) -> list[float]:
         stage = stages.get()
         try:
             return stage.gain(vector, drawn)
@@ -170,8 +182,7 @@ def evolve(
             noise = rng.standard_normal((pairs, len(center)))
             tried = [center + sign * sigma * scale * n for n in noise for sign in (1.0, -1.0)]
             gains = np.array(list(pool.map(gain, tried, repeat(drawn))))
-            ranks = np.empty(len(gains))
-            ranks[gains.argsort()] = np.linspace(-0.5, 0.5, len(gains))
+            ranks = _ranks(gains)
             slope = ((ranks[0::2] - ranks[1::2])[:, None] * noise).mean(0)
             steps = generation - first
             mean = _ADAM[0] * mean + (1 - _ADAM[0]) * slope
