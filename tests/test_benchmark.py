@@ -124,6 +124,15 @@ def test_ratios_are_above_one_where_it_is_better() -> None:
     assert not found["fast"].slower
     assert found["cost"].ratio == pytest.approx(0.8)
     assert found["cost"].slower
+    assert found["cost"].apart
+
+
+def test_ranges_that_overlap_are_told_apart_from_those_that_do_not() -> None:
+    old, new = _run(fast=100.0), _run(fast=80.0)
+    old["measures"]["fast"]["min"] = 70.0
+    change = report.changes(old, new)[0]
+    assert change.slower
+    assert not change.apart
 
 
 def test_small_differences_are_not_flagged() -> None:

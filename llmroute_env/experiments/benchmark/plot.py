@@ -21,6 +21,7 @@ class _Panel(NamedTuple):
     y: str
     curves: dict[str, str]  #: name to label
     linear: bool  #: draw the line of linear growth through the first point
+    logarithmic: bool = True
 
 
 _DECISION: Final = "decision P50 [µs]"
@@ -50,6 +51,7 @@ _PANELS: Final = (
         "growth of resident memory [MB]",
         {"scale.memory.256": "256 devices", "scale.memory.1000": "1,000 devices"},
         False,
+        logarithmic=False,
     ),
 )
 #: Least span of an axis of costs, so that a flat curve looks flat.
@@ -111,30 +113,34 @@ def _draw(axes: Axes, panel: _Panel, curves: Curves) -> None:
             markersize=4,
             elinewidth=0.8,
         )
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
     if panel.linear and first is not None and last > first.measure.x:
         ends_x = [first.measure.x, last]
         ends_y = [first.median, first.median * last / first.measure.x]
         axes.plot(ends_x, ends_y, color="#9A9A9A", linewidth=1.0, label="linear")
-    low, high = axes.get_ylim()
-    if high / low < _SPAN:
-        widen = (_SPAN * low / high) ** 0.5
-        axes.set_ylim(low / widen, high * widen)
-    _plain_ticks(axes)
+    if panel.logarithmic:
+        _logarithmic(axes)
+    else:
+        axes.set_xlim(0)
+        axes.set_ylim(0)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_title(panel.title)
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y)
     axes.legend()
 
 
-def _plain_ticks(axes: Axes) -> None:
-    """Numbers as people write them, on both logarithmic axes."""
+def _logarithmic(axes: Axes) -> None:
+    """Both axes, with numbers as people write them."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    plain = FuncFormatter(lambda value, _: f"{value:,.10g}")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high / low < _SPAN:
+        widen = (_SPAN * low / high) ** 0.5
+        axes.set_ylim(low / widen, high * widen)
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(plain)
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
         axis.set_minor_formatter(NullFormatter())
     axes.tick_params(axis="y", which="minor", length=0)

@@ -116,6 +116,7 @@ class Change(NamedTuple):
     old: float
     new: float
     ratio: float  #: above 1 is better now, whichever side is better
+    apart: bool  #: no repeat of one run is within the range of the other's
 
     @property
     def slower(self) -> bool:
@@ -127,13 +128,21 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """Measures that both runs have, with their ratios; those without a better side are left out."""
     found = []
     for name, entry in new["measures"].items():
-        before = old["measures"].get(name, {}).get("median")
-        now, better = entry["median"], entry["better"]
+        earlier = old["measures"].get(name, {})
+        before, now, better = earlier.get("median"), entry["median"], entry["better"]
         if not before or not now or better is None:
             continue
         ratio = now / before if better == "higher" else before / now
-        found.append(Change(name, before, now, ratio))
+        found.append(Change(name, before, now, ratio, _apart(earlier, entry)))
     return found
+
+
+def _apart(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    ends = (old.get("min"), old.get("max"), new["min"], new["max"])
+    if None in ends:
+        return False
+    low, high, new_low, new_high = ends
+    return bool(new_high < low or new_low > high)
 
 
 def doubts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -78,7 +78,11 @@ def changes(found: Sequence[Change], path: Any) -> Table:
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("")
     for change in found:
-        flag = Text("WORSE", style="bold red") if change.slower else Text("")
+        flag = Text("")
+        if change.slower:
+            flag = (
+                Text("WORSE", "bold red") if change.apart else Text("worse, ranges overlap", "red")
+            )
         ratio = f"{change.ratio:.2f}"
         table.add_row(change.name, _number(change.old), _number(change.new), ratio, flag)
     return table

@@ -92,7 +92,7 @@ def _gain(lanes: int, one: _Stepping, two: _Stepping) -> Derived:
         return two.best / one.best
 
     curve = "vector.threads_gain"
-    return Derived(Measure(_name(lanes, "threads_gain"), "×", "higher", curve, lanes), of)
+    return Derived(Measure(_name(lanes, "threads_gain"), "×", "", curve, lanes), of)
 
 
 def _over_sync(kind: str, values: Values) -> float:
@@ -170,7 +170,8 @@ def _conclude(medians: Values) -> list[tuple[Measure, float]]:
     found = [(Measure("vector.second_thread_pays_from", "lanes", ""), pays)]
     step_us = 1e6 / medians[_name(_SYNC, "beside_sync")]
     reset_us = medians["vector.reset_us"]
-    found.append((Measure("vector.reset_steps", "steps"), reset_us / step_us))
+    # neither side is better: it grows when steps get faster
+    found.append((Measure("vector.reset_steps", "steps", ""), reset_us / step_us))
     whole = _HORIZON / (_HORIZON * step_us + reset_us) * 1e6
     found.append((Measure(f"vector.{_SYNC}.with_resets", "env-steps/s", "higher"), whole))
     return found
