@@ -169,7 +169,7 @@ def _metrics(arena: Arena, summary: pd.DataFrame) -> list[str]:
     weighting = arena.settings[0]
     shown = ("eel_mean_s", "eel_p99_s", "ttft_p99_s", "slo_attainment", "wait_max_s", "jain_length")
     part = summary[summary["weights"] == weighting]
-    policies = [p for p in arena.policies if p in ("lor", "sjf", "mc_sf") or arena.of_family(p)]
+    policies = [p for p in arena.policies if p in ("lor", "sjf", "mc_sf", arena.designated)]
     rows = []
     for name in arena.scenarios:
         for policy in policies:

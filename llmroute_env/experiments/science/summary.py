@@ -8,7 +8,13 @@ from pathlib import Path
 import pandas as pd
 
 from llmroute_env.experiments.science import curves, verdicts
-from llmroute_env.experiments.science.claims import FIGURES, OLP, OLP_FLUID, PUBLISHED
+from llmroute_env.experiments.science.claims import (
+    FIGURES,
+    OLP,
+    OLP_FLUID,
+    OLP_FLUID_MARGIN,
+    PUBLISHED,
+)
 from llmroute_env.experiments.science.markdown import percent
 from llmroute_env.experiments.science.rows import Row, first, keyed, only, records
 
@@ -169,7 +175,8 @@ def _attribution(frames: Frames) -> str:
     words = [f"{text} {round(by[p]['share_pct']) + 0}%" for p, text in names.items()]
     steps = {OLP: "paper pricing over none"}
     if OLP_FLUID in set(found["policy"]):
-        steps[OLP_FLUID] = "fluid over paper"
+        steps[OLP_FLUID_MARGIN] = "fluid prices over paper's, same ranking"
+        steps[OLP_FLUID] = "then ranking by loss per price instead of margin"
     worth = []
     for policy, text in steps.items():
         own = []
@@ -177,6 +184,7 @@ def _attribution(frames: Frames) -> str:
             short = str(name).replace("LMSYS ", "").replace(" ±20%", "")
             own.append(f"{short} {_p(records(part)[0], 'gain_pct', 'gain_low', 'gain_high')}")
         worth.append(f"{text}: {', '.join(own)}")
+    # Every gain is over the step before, so each step is named by what it changes.
     return (
         f"**Where the mean gain over LOR comes from** ({cell}): {', '.join(words)}. What prices "
         f"add to the realized objective, {'; '.join(worth)}."
