@@ -10,8 +10,8 @@ from typing import NoReturn
 
 from llmroute_env.scenario import Scenario
 from llmroute_env.scenario.overrides import parse_assignments
-from policies.hindsight.bound import bound
-from policies.hindsight.export import FORMATS, MODELS, cut, draw, export
+from policies.hindsight.bounds import bound
+from policies.hindsight.exports import FORMATS, MODELS, cut, draw, export
 from policies.hindsight.gaps import gap_table, summarize_gaps
 
 _EXAMPLES = """\

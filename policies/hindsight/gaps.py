@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from policies.hindsight.bound import Bound, bound_and_order
+from policies.hindsight.bounds import Bound, bound_and_order
 from policies.hindsight.instance import Instance
-from policies.hindsight.plan import plan
+from policies.hindsight.plans import plan
 
 if TYPE_CHECKING:
     from llmroute_env.evaluation import EpisodeResult
@@ -51,7 +51,7 @@ def gap_table(
         scenario: the scenario.
         policies: command-line strings of policies.
         seeds: seeds of the episodes.
-        knots, rounds: see `bound.bound`.
+        knots, rounds: see `bounds.bound`.
     """
     from llmroute_env.env import LLMRouteEnv
     from llmroute_env.evaluation import evaluate

@@ -2,7 +2,7 @@
 
 A slot is the shortest iteration that the scenario's devices can have. In the lock-step model
 (constant iterations that divide the period) every iteration *is* a slot and the grid is exact.
-Otherwise iterations lie anywhere and last longer; `policies.hindsight.bound` shows why the grid
+Otherwise iterations lie anywhere and last longer; `policies.hindsight.bounds` shows why the grid
 still gives a relaxation, and `Instance.notes` says what it gives away.
 """
 

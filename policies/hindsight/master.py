@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import linprog
 
@@ -37,6 +38,7 @@ class Master:
         self._request: list[Ints] = []
         self._begin: list[Ints] = []
         self._reward: list[Floats] = []
+        self._pauses: list[NDArray[np.bool_]] = []
         self._use: list[Any] = []
         self._x: Floats = np.zeros(0)
 
@@ -54,12 +56,15 @@ class Master:
             new = made.take(rows)
             self._request.append(new.request)
             self._begin.append(new.begin)
+            self._pauses.append(new.pauses(self.dual.instance))
             self._reward.append(rewards(self.dual.instance, new))
             self._use.append(self._usage(new))
         return len(rows)
 
     def solve(self) -> tuple[float, Floats] | None:
-        """Value of the LP and its prices on knots; None if HiGHS did not finish."""
+        """Value of the LP and its prices on knots; None without columns or if HiGHS fails."""
+        if not self._known:
+            return None
         requests = self.dual.instance.requests
         reward, owner = np.concatenate(self._reward), np.concatenate(self._request)
         scale = max(float(np.abs(reward).max()), 1e-300)
@@ -76,10 +81,19 @@ class Master:
         knots = -np.asarray(found.ineqlin.marginals)[: len(self.basis.weights)] * scale
         return -float(found.fun or 0.0) * scale, np.maximum(knots, 0.0)
 
+    def pausing(self) -> float:
+        """Requests that pause in the last LP's solution, fractions added up; inf without an LP."""
+        if not len(self._x):
+            return float("inf")
+        pauses = np.concatenate(self._pauses)[: len(self._x)]
+        return float(self._x[pauses].sum())
+
     def order(self) -> Ints:
         """(R,) requests by their mean start in the last LP; what it leaves out comes last."""
         requests, last = self.dual.instance.requests, float(self.dual.instance.slots)
         count = len(self._x)
+        if not count:
+            return np.argsort(self.dual.instance.work.first, kind="stable")
         owner, begin = np.concatenate(self._request), np.concatenate(self._begin)
         started = np.bincount(owner[:count], self._x, requests)
         mean = np.bincount(owner[:count], self._x * begin[:count], requests)

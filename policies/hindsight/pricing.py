@@ -61,8 +61,13 @@ def respond(
     """
     slots = len(hold)
     holds, runs, kvs = _prefix(hold), _prefix(run), _prefix(kv)
-    moments = _prefix(kv * np.arange(slots))
-    until, since = -holds - runs - moments, runs + moments
+    until, since = np.zeros(slots + 1), np.zeros(slots + 1)
+    moment = 0.0  # sum of slot number x price
+    for k in range(slots + 1):
+        since[k] = runs[k] + moment
+        until[k] = -holds[k] - since[k]
+        if k < slots:
+            moment += k * kv[k]
     for j in range(len(work.first)):
         o, f = work.decode[j], work.first[j]
         first = _first_gains(work, j, run, kv, holds)
@@ -77,7 +82,7 @@ def respond(
             gain = first[i] + rest
             if gain > best:
                 best, at, on = gain, f + i, rest_at
-            if later[i] > rest or not pause:
+            if later[i] >= rest or not pause:
                 rest, rest_at = later[i], f + i
         value[j], begin[j], resume[j] = best, at, on
 
@@ -96,7 +101,8 @@ def _first_gains(work: Work, j: int, run: Floats, kv: Floats, holds: Floats) -> 
         gains[i] = value[i] - price[i] - (s + 1.0) * each[i] + before[i]
     gains[0] += work.first_value[j] - value[0]
     if work.zeta2 > 0.0:
-        gains[: max(work.start_by[j] + 1 - f, 0)] += work.zeta2
+        for i in range(min(max(work.start_by[j] + 1 - f, 0), len(gains))):
+            gains[i] += work.zeta2
     if work.decode[j] == 1:
         for i in range(len(gains)):
             gains[i] += _finish(work, j, f + i) - before[i + 1]
@@ -118,7 +124,8 @@ def _later_gains(work: Work, j: int, until: Floats, since: Floats, kvs: Floats) 
     for i in range(ending, slots - f):
         gains[i] = until[slots] + begun[i] + (s + 2.0 - f - i) * (tokens[i] - kvs[slots])
     if work.zeta1 > 0.0:
-        gains[: min(max(work.finish_by[j] - f - rest + 2, 0), ending)] += work.zeta1
+        for i in range(min(max(work.finish_by[j] - f - rest + 2, 0), ending)):
+            gains[i] += work.zeta1
     return gains
 
 
@@ -145,7 +152,6 @@ def occupy(
         tokens: (N,) out, KV tokens of the running ones.
     """
     slots = len(held)
-    held[:], ran[:], tokens[:] = 0.0, 0.0, 0.0
     steps = np.zeros((3, slots + 1))  # of held, ran, and of tokens - slot x ran
     for j in range(len(begin)):
         k = begin[j]
@@ -195,11 +201,14 @@ def certify(
     longest = 1
     for j in range(len(work.first)):
         longest = max(longest, work.decode[j])
-    cost, number = np.empty(longest + 1), np.arange(longest + 1) + 1.0
+    cost, number = np.empty(longest + 1), np.empty(longest + 1)
+    for i in range(longest + 1):
+        number[i] = i + 1.0
     goes = np.empty((slots if wanted else 1, longest + 1), np.bool_)
     for j in range(len(work.first)):
         s, o, f = float(work.prompt[j]), work.decode[j], work.first[j]
-        cost[:o] = holds[slots]
+        for i in range(o):
+            cost[i] = holds[slots]
         best, at = 0.0, -1
         for k in range(slots - 1, f - 1, -1):
             cost[o] = holds[k + 1] - _finish(work, j, k)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.hindsight.instance import Floats, Instance, Ints
 
@@ -31,9 +32,14 @@ class Schedules(NamedTuple):
         whole = self.length == one.work.decode[self.request]
         return np.where(whole, last + 1, one.slots)
 
+    def pauses(self, one: Instance) -> NDArray[np.bool_]:
+        """(C,) whether a schedule holds a slot in which it does not run."""
+        waits: NDArray[np.bool_] = self.end(one) - self.begin > self.length
+        return waits
+
     def keys(self) -> list[tuple[int, int]]:
         """Request and hash of its slots, to tell schedules apart."""
-        parts = np.split(self.slot, np.cumsum(self.length)[:-1])
+        parts = np.split(self.slot, np.cumsum(self.length))[:-1]
         return [(int(j), hash(part.tobytes())) for j, part in zip(self.request, parts, strict=True)]
 
     def take(self, rows: Ints) -> Schedules:

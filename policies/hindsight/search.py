@@ -35,12 +35,15 @@ class Found:
             ``stopped``, when more rounds might have lowered the bound.
         columns: columns of the last LP.
         order: (R,) requests in the order in which the LP starts them.
+        pausing: requests that the LP pauses, fractions added up; with none, schedules without
+            preemption earn as much.
     """
 
     prices: Prices
     status: str
     columns: int
     order: Ints
+    pausing: float
 
 
 def search(one: Instance, knots: int, rounds: int, *, preemption: bool) -> Found:
@@ -62,10 +65,10 @@ def search(one: Instance, knots: int, rounds: int, *, preemption: bool) -> Found
         return dual.certify(basis.expand(at), schedules=True) if preemption else quick(at)
 
     nothing = np.zeros(len(basis.weights))
-    _, slopes = dual.evaluate(basis.expand(nothing), pause=preemption)
+    _, slopes = dual.evaluate(basis.expand(nothing), pause=False)
     if min((float(slope.min()) for slope in slopes if len(slope)), default=0.0) >= 0.0:
         order = np.argsort(one.work.first, kind="stable")
-        return Found(basis.expand(nothing), "unconstrained", 0, order)
+        return Found(basis.expand(nothing), "unconstrained", 0, order, 0.0)
 
     master = Master(dual, basis)
     best = Point(nothing, np.inf)
@@ -79,7 +82,8 @@ def search(one: Instance, knots: int, rounds: int, *, preemption: bool) -> Found
     if preemption:
         best, value = _generate(master, exact, Point(best.knots, np.inf), rounds, value)
     status = "converged" if _close(best.value, value) else "stopped"
-    return Found(basis.expand(best.knots), status, master.columns, master.order())
+    prices = basis.expand(best.knots)
+    return Found(prices, status, master.columns, master.order(), master.pausing())
 
 
 def _generate(

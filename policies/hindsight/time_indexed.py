@@ -9,7 +9,7 @@ subject to  once[j]:    sum over k, g of x[j,k,g] <= 1
 
 Balances instead of windows: a start has five entries and not two for every slot that it occupies.
 The optimum is the best that full information can do without preemption in the lock-step model;
-its LP relaxation is the bound `policies.hindsight.bound` approaches with one knot per slot.
+its LP relaxation is the bound `policies.hindsight.bounds` approaches with one knot per slot.
 """
 
 from __future__ import annotations

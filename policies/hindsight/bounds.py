@@ -68,8 +68,8 @@ if TYPE_CHECKING:
 
 #: added to a bound: far above its rounding errors, far below anything of interest (a share)
 _ROUNDING = 1e-9
-#: contiguous plans get prices of their own when pauses gain more than this (a share)
-_WORTHWHILE = 1e-4
+#: contiguous plans get prices of their own when the LP pauses more requests than this
+_NOTICEABLE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +145,7 @@ def bound_and_order(one: Instance, *, knots: int, rounds: int) -> tuple[Bound, F
     columns, status = any_plan.columns, any_plan.status
     if one.limited_by_time:  # a slow iteration is a pause too, so no plan need be contiguous
         ladders = [ladders[0][-1:]]
-    elif ladders[0][-1] - ladders[0][0] > _WORTHWHILE * abs(ladders[0][-1]):
+    elif any_plan.pausing > _NOTICEABLE:
         found = search(one, knots, rounds, preemption=False)
         ladders.append(_ladder(one, found.prices))
         columns += found.columns
