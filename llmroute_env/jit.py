@@ -72,13 +72,25 @@ def _drop_stale(current: Path) -> None:
 
 def compiled(function: F) -> F:
     """Compile ``function`` in nopython mode without the GIL, with an on-disk cache."""
+    return _compile(function)
+
+
+def inlined(function: F) -> F:
+    """Compile likewise, and put the function into each of its callers.
+
+    For what takes the whole `State`: a call pushes its arrays as some two hundred arguments.
+    """
+    return _compile(function, forceinline=True)
+
+
+def _compile(function: F, **options: bool) -> F:
     directory = cache_directory()
     if directory is None:
-        return numba.njit(nogil=True)(function)  # type: ignore[no-any-return]
+        return numba.njit(nogil=True, **options)(function)  # type: ignore[no-any-return]
     before = config.CACHE_DIR
     config.CACHE_DIR = str(directory)
     try:
-        return numba.njit(cache=True, nogil=True)(function)  # type: ignore[no-any-return]
+        return numba.njit(cache=True, nogil=True, **options)(function)  # type: ignore[no-any-return]
     finally:
         config.CACHE_DIR = before
 

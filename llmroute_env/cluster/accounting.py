@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmroute_env.cluster.device import Record
 from llmroute_env.cluster.state import COMPLETED, Array, Outcome, Series, State
-from llmroute_env.jit import compiled
+from llmroute_env.jit import compiled, inlined
 
 (_S_NOW, _S_QUEUE, _S_FIFO, _S_ACTIVE, _S_KV, _S_COMPLETED, _S_TOKENS, _S_REWARD, _S_REJECTED) = (
     int(f) for f in Series
@@ -37,7 +37,7 @@ def measure_imbalance(v: Record, devices: Array) -> None:
         v.imbalance_sum += top * len(devices) / total - 1.0
 
 
-@compiled
+@inlined
 def sample(state: State, lane: int) -> None:
     """Append a row to the lane's time series when it is due."""
     v, stride = state.lanes[lane], state.constants[0].series_stride
@@ -59,7 +59,7 @@ def sample(state: State, lane: int) -> None:
     v.samples += 1
 
 
-@compiled
+@inlined
 def end_of_period(state: State, lane: int) -> None:
     """Decide whether the episode is over; the last step settles the open SLO misses."""
     p, v, q = state.constants[0], state.lanes[lane], state.requests[lane]

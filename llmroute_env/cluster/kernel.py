@@ -12,8 +12,8 @@ from llmroute_env.cluster.clear import clear_device, clear_lane, clear_requests,
 from llmroute_env.cluster.device import begin, retire
 from llmroute_env.cluster.observe import observe
 from llmroute_env.cluster.queueing import arrive, dispatch
-from llmroute_env.cluster.state import Array, Handle, State
-from llmroute_env.jit import compiled
+from llmroute_env.cluster.state import Array, Handle, State, borrowed
+from llmroute_env.jit import compiled, inlined
 
 
 @compiled
@@ -35,7 +35,7 @@ def reset_lane(state: State, lane: int, requests: int) -> None:
     observe(state, lane)
 
 
-@compiled
+@inlined
 def step_lane(state: State, lane: int, action: Array) -> None:
     """Play one period of ``lane``, without the observation.
 
@@ -68,7 +68,7 @@ def step_lane(state: State, lane: int, action: Array) -> None:
     sample(state, lane)
 
 
-@compiled
+@inlined
 def is_over(state: State, lane: int) -> bool:
     """Whether the episode of ``lane`` has ended."""
     return bool(state.lanes[lane].terminated + state.lanes[lane].truncated)
@@ -85,10 +85,10 @@ def step_lanes(handle: Handle, actions: Array, skip: Array, first: int, stop: in
         first: first lane.
         stop: one past the last lane.
     """
-    state = handle.state
+    state, chosen = handle.state, borrowed(actions)
     for lane in range(first, stop):
         if not skip[lane]:
-            step_lane(state, lane, actions[lane])
+            step_lane(state, lane, chosen[lane])
             observe(state, lane)
 
 

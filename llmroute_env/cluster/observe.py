@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmroute_env import spaces
 from llmroute_env.cluster.device import Record
 from llmroute_env.cluster.state import Array, State
-from llmroute_env.jit import compiled
+from llmroute_env.jit import inlined
 
 _Q_PROMPT, _Q_PREDICTED, _Q_WAITED, _Q_TIER = (int(f) for f in spaces.Queue)
 (_D_ACTIVE, _D_BATCH, _D_KV, _D_LIMIT, _D_FIFO, _D_TOKENS, _D_LAST, _D_END, _D_UP, _D_PREDICTED) = (
@@ -15,7 +15,7 @@ _A_KV, _A_REMAINING = (int(f) for f in spaces.Active)
 _C_NOW, _C_PERIOD, _C_LEFT, _C_HIDDEN = (int(f) for f in spaces.Clock)
 
 
-@compiled
+@inlined
 def observe(state: State, lane: int) -> None:
     """Write the observation of ``lane``; rows and slots that stay empty are not touched."""
     observe_load(state, lane)
@@ -23,7 +23,7 @@ def observe(state: State, lane: int) -> None:
         _observe_batch(state.devices[lane, g], state.slots[lane, g], state.observed.active[lane, g])
 
 
-@compiled
+@inlined
 def observe_load(state: State, lane: int) -> None:
     """Write all of the observation but ``active``, for decisions that do not read it."""
     p, v, q, o = state.constants[0], state.lanes[lane], state.requests[lane], state.observed
@@ -44,7 +44,7 @@ def observe_load(state: State, lane: int) -> None:
     clock[_C_HIDDEN] = v.hidden
 
 
-@compiled
+@inlined
 def _observe_queue(q: Array, v: Record, window: Array, queue: Array, queue_id: Array) -> None:
     for i in range(v.visible):
         j = window[i]
@@ -59,7 +59,7 @@ def _observe_queue(q: Array, v: Record, window: Array, queue: Array, queue_id: A
         queue_id[i] = -1
 
 
-@compiled
+@inlined
 def _observe_device(d: Record, row: Array, now: int) -> None:
     row[_D_ACTIVE] = d.active
     row[_D_BATCH] = d.batch_limit
@@ -73,7 +73,7 @@ def _observe_device(d: Record, row: Array, now: int) -> None:
     row[_D_PREDICTED] = d.fifo_predicted
 
 
-@compiled
+@inlined
 def _observe_batch(d: Record, slots: Array, batch: Array) -> None:
     for b in range(d.active):
         batch[b, _A_KV] = slots[b].kv + d.count

@@ -6,12 +6,12 @@ import numpy as np
 
 from llmroute_env.cluster.device import Record, push_tail
 from llmroute_env.cluster.state import QUEUED, REJECTED, Array, RejectReason
-from llmroute_env.jit import compiled
+from llmroute_env.jit import inlined
 
 _KV_LIMIT, _CONTEXT_LIMIT = int(RejectReason.KV_LIMIT), int(RejectReason.CONTEXT_LIMIT)
 
 
-@compiled
+@inlined
 def arrive(p: Record, q: Array, v: Record, window: Array) -> None:
     """Make the arrivals up to now visible; reject what no device can ever hold."""
     last, j = min(v.now_ns, p.horizon_ns), v.arrived
@@ -36,7 +36,7 @@ def arrive(p: Record, q: Array, v: Record, window: Array) -> None:
     v.arrived = j
 
 
-@compiled
+@inlined
 def dispatch(q: Array, v: Record, devices: Array, window: Array, action: Array) -> None:
     """Send the chosen visible requests to FIFO tails, in queue order, and refill the window."""
     kept, visible = 0, v.visible
