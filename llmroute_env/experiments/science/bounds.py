@@ -91,8 +91,7 @@ class Bounds:
 
 
 def _bound(name: str, scenario: Scenario, seed: int) -> tuple[Any, ...]:
-    from policies.hindsight.bound import bound
-    from policies.hindsight.instance import HindsightError
+    from policies.hindsight import HindsightError, bound
 
     env = LLMRouteEnv(scenario)
     env.reset(seed=seed)
