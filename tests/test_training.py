@@ -305,8 +305,8 @@ def test_ppo_learns(tmp_path: Path) -> None:
     env = scorer.env
     random = [evaluate(env, "random", seed=seed).summary["reward"] for seed in scorer.seeds]
     lost = scorer.reference - np.array(random)  # what random leaves to MC-SF
-    assert scores[-1] > -0.35 * lost.mean()  # it closes most of that
-    assert scores[-1] > scores[0] + 0.3 * lost.mean()
+    assert scores[-1] > -0.1 * lost.mean()  # it closes nearly all of that
+    assert scores[-1] > scores[0] + 0.2 * lost.mean()  # and most of it by learning, not by masks
 
 
 def _held_out_gains(out: Path) -> list[float]:
@@ -400,9 +400,9 @@ def test_the_single_file_example_learns(examples: None) -> None:
     import ppo_single_file
 
     returns = ppo_single_file.main(
-        ["--steps", "40000", "--periods", "100", "--rollout", "50", "--lanes", "16"]
+        ["--scenario", "paper-stable", "--steps", "120000", "--periods", "150", "--rollout", "75"]
     )
-    assert np.mean(returns[-3:]) > np.mean(returns[:3])
+    assert np.mean(returns[-10:]) > 1.1 * np.mean(returns[:5])
 
 
 def test_the_offline_example_comes_close_to_its_teacher(examples: None, tmp_path: Path) -> None:

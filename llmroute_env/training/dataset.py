@@ -141,7 +141,7 @@ def collect(
     facts = {
         "format": FORMAT,
         "env": "LLMRoute-v0",
-        "scenario": inner.scenario.model_dump(mode="json"),
+        "scenario": inner.scenario.to_dict(),
         "policy": policy,
         "information": str(getattr(router, "information", "unknown")),
         "git": git_revision(),

@@ -47,7 +47,7 @@ class RunDirectory:
             )
         path.mkdir(parents=True, exist_ok=True)
         made = cls(path)
-        scenarios = [entry.load().model_dump(mode="json") for entry in config.scenarios]
+        scenarios = [entry.load().to_dict() for entry in config.scenarios]
         _write(path / "scenarios.yaml", yaml.safe_dump(scenarios, sort_keys=False))
         facts = {"command": command, "git": git_revision(), **versions()}
         _write(path / "run.json", json.dumps(facts, indent=2) + "\n")
