@@ -19,9 +19,9 @@ from llmroute_env.scenario.loading import config_directory
 
 _EXAMPLES: Final = """\
 examples:
-  arena.py --out results/arena
+  arena.py
   arena.py --out results/mine --policies my_router:MyRouter      (./my_router.py, class MyRouter)
-  arena.py --out results/arena --seeds 20 --minutes 15
+  arena.py --seeds 20 --minutes 15
   arena.py --config my_arena.yaml --out results/other
 """
 
@@ -29,7 +29,10 @@ examples:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     made = command.parser(
-        "arena.py", "Play every policy in every cell of an arena and say who wins what.", _EXAMPLES
+        "arena.py",
+        "Play every policy in every cell of an arena and say who wins what.",
+        _EXAMPLES,
+        Path("results") / "arena",
     )
     made.add_argument(
         "--config", type=Path, help="arena file (default: configs/arena/default.yaml)"

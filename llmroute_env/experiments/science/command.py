@@ -16,7 +16,7 @@ from llmroute_env.experiments.science.episodes import Cell, Episodes
 from llmroute_env.experiments.science.play import play
 
 
-def parser(name: str, description: str, examples: str) -> argparse.ArgumentParser:
+def parser(name: str, description: str, examples: str, out: Path) -> argparse.ArgumentParser:
     """A parser with the arguments that both commands have."""
     made = argparse.ArgumentParser(
         prog=name,
@@ -25,7 +25,12 @@ def parser(name: str, description: str, examples: str) -> argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
-    add("--out", type=Path, required=True, help="directory of the episodes; resumed")
+    add(
+        "--out",
+        type=Path,
+        default=out,
+        help="directory of the episodes; resumed (default: %(default)s)",
+    )
     add("--seeds", type=int, help="number of seeds")
     add("--first-seed", type=int, help="first seed (default: 1000; tuning used those below)")
     add("--jobs", type=int, help="processes (default: one per core)")

@@ -23,10 +23,10 @@ DETECTIONS: Final = 1_000
 
 _EXAMPLES: Final = """\
 examples:
-  reproduce_paper.py --out results/paper                     all of it, into docs/results.md
-  reproduce_paper.py --out results/paper --minutes 10        as many seeds as fit
+  reproduce_paper.py                                         all of it, into docs/results.md
+  reproduce_paper.py --minutes 10                            as many seeds as fit
   reproduce_paper.py --out results/quick --quick             2 seeds, into results/quick/results.md
-  reproduce_paper.py --out results/paper --arena results/arena --report-only
+  reproduce_paper.py --report-only                           the report anew
 """
 
 
@@ -36,6 +36,7 @@ def arguments() -> argparse.ArgumentParser:
         "reproduce_paper.py",
         "Reproduce the figures of arXiv 2607.03948, say which hold and where the gain comes from.",
         _EXAMPLES,
+        Path("results") / "paper",
     )
     add = made.add_argument
     add("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds; the report stays under --out")
@@ -44,7 +45,13 @@ def arguments() -> argparse.ArgumentParser:
         type=Path,
         help="directory of results.md and images/ (default: docs; with --quick: --out)",
     )
-    add("--arena", type=Path, help="results of scripts/arena.py that the report includes")
+    add(
+        "--arena",
+        type=Path,
+        default=Path("results") / "arena",
+        help="results of scripts/arena.py, in the report when they are there (default: "
+        "%(default)s)",
+    )
     return made
 
 
