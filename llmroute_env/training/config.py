@@ -85,7 +85,10 @@ class Imitation(Section):
     epochs: Positive
     batch_size: Positive
     learning_rate: Rate
+    #: probability of holding in the targets, where the teacher starts a request that is at least
+    #: ``hold_above`` times as long as the mean of those arriving
     smoothing: Share
+    hold_above: Annotated[float, Field(gt=0)]
 
 
 class PolicyGradient(Section):

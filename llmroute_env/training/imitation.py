@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from llmroute_env.training.demonstrations import Demonstrations
+from policies.learned.question import Request, relative_length
 
 Report = Callable[[int, dict[str, float]], None]
 
@@ -21,6 +22,7 @@ def clone(
     batch_size: int,
     learning_rate: float,
     smoothing: float,
+    hold_above: float,
     seed: int,
     report: Report | None = None,
 ) -> dict[str, float]:
@@ -32,8 +34,11 @@ def clone(
         epochs: passes over the rest.
         batch_size: decisions in a step.
         learning_rate: Adam's.
-        smoothing: probability that the target gives to holding where the teacher starts a request,
-            so that reinforcement begins with a policy that tries it.
+        smoothing: probability that the target gives to holding where the teacher starts a long
+            request, so that reinforcement begins with a policy that tries it where it may pay.
+            (Spread over all requests, holding costs more than it gains, and is unlearned before the
+            network can tell when it pays.)
+        hold_above: how long: in means of the arriving requests.
         seed: order of the batches, and which tenth is held out.
         report: called after each epoch with its number and its losses.
 
@@ -43,6 +48,7 @@ def clone(
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(demonstrations.choices))
     held, train = order[: len(order) // 10], order[len(order) // 10 :]
+    holding = _long(demonstrations, hold_above) * np.float32(smoothing)
     optimizer = torch.optim.Adam(policy.parameters(), lr=learning_rate)
     losses: dict[str, float] = {}
     for epoch in range(epochs):
@@ -51,14 +57,14 @@ def clone(
         total = 0.0
         for first in range(0, len(train), batch_size):
             rows = train[first : first + batch_size]
-            loss, _ = _loss(policy, demonstrations, rows, smoothing)
+            loss, _ = _loss(policy, demonstrations, rows, holding)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             total += float(loss.detach()) * len(rows)
         policy.set_training_mode(False)
         with torch.no_grad():
-            loss, right = _loss(policy, demonstrations, held, smoothing)
+            loss, right = _loss(policy, demonstrations, held, holding)
         losses = {
             "train_loss": total / max(len(train), 1),
             "loss": float(loss),
@@ -69,12 +75,21 @@ def clone(
     return losses
 
 
+def _long(data: Demonstrations, times: float) -> Any:
+    """(n,) float32, 1 where the teacher starts a request ``times`` the mean of those arriving."""
+    requests = data.layout.blocks(data.observations)["requests"]
+    candidates = np.maximum(data.choices - 1, 0) // data.layout.devices
+    relative = requests[np.arange(len(candidates)), candidates, Request.RELATIVE]
+    return ((data.choices > 0) & (relative >= relative_length(times))).astype(np.float32)
+
+
 def _loss(
-    policy: Any, data: Demonstrations, rows: Any, smoothing: float
+    policy: Any, data: Demonstrations, rows: Any, holding: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     observations = torch.as_tensor(data.observations[rows])
     choices = torch.as_tensor(data.choices[rows])
     logs = policy.get_distribution(observations, data.masks[rows]).distribution.logits
     chosen = logs.gather(1, choices[:, None])[:, 0]
+    smoothing = torch.as_tensor(holding[rows])
     loss = -((1.0 - smoothing) * chosen + smoothing * logs[:, 0]).mean()
     return loss, (logs.argmax(1) == choices).float().mean()

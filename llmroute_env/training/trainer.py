@@ -104,6 +104,7 @@ def imitate(config: TrainingConfig, model: Any) -> dict[str, float]:
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
         smoothing=settings.smoothing,
+        hold_above=settings.hold_above,
         seed=config.seed,
         report=report,
     )

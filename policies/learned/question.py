@@ -77,6 +77,11 @@ class Pair(IntEnum):
 SOON, LATER, LATE = 16.0, 64.0, 256.0
 
 
+def relative_length(times: float) -> float:
+    """`Request.RELATIVE` of a long request of ``times`` the mean."""
+    return 0.25 * float(np.log(times))
+
+
 class FeatureParams(NamedTuple):
     """Constants of the features."""
 
