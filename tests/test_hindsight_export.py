@@ -170,3 +170,6 @@ def test_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert (tmp_path / "milp.mps").read_text().endswith("ENDATA\n")
     assert main([*common, "--set", "cluster.devices=none"]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+    with pytest.raises(SystemExit):
+        main([*common, "--seed", "-1"])
+    assert "not a whole number" in capsys.readouterr().err

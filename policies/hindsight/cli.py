@@ -29,6 +29,12 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}\n")
 
 
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
 def parser() -> argparse.ArgumentParser:
     """The arguments of the export."""
     made = _Parser(
@@ -41,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--scenario", default="paper-overload", help="name or YAML file (default: %(default)s)")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="override a scenario key")
-    add("--seed", type=int, default=0, help="seed of the episode (default: %(default)s)")
+    add("--seed", type=_natural, default=0, help="seed of the episode (default: %(default)s)")
     add("--out", type=Path, required=True, help="directory of the files")
     add("--format", choices=FORMATS, default="csv", help="of the requests (default: %(default)s)")
     add("--model", choices=(*MODELS, "none"), default="milp", help="(default: %(default)s)")
@@ -54,7 +60,9 @@ def parser() -> argparse.ArgumentParser:
     add("--bound", action="store_true", help="compute the hindsight bound")
     add("--knots", type=int, default=100, help="of its prices (default: %(default)s)")
     add("--policies", default="", help="comma-separated: their gaps, whole episodes")
-    add("--seeds", type=int, default=1, help="episodes of the gap table (default: %(default)s)")
+    add(
+        "--seeds", type=_natural, default=1, help="episodes of the gap table (default: %(default)s)"
+    )
     return made
 
 

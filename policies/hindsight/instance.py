@@ -183,7 +183,7 @@ class Instance:
 
 
 def _notes(exact: bool, constant: bool, block: int, slot: int, skip: bool) -> tuple[str, ...]:
-    notes = ["devices pooled: no loss by packing requests onto devices"]
+    notes = ["devices are pooled, as if packing requests onto them lost nothing"]
     if not exact:
         notes.append(f"start and end up to one slot early ({slot / NANOSECONDS:g} s)")
     if not constant:
