@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmroute_env.cluster.log import COMPONENTS
+from llmroute_env.cluster.dtypes import COMPONENTS
 from llmroute_env.cluster.state import Outcome
 
 

@@ -18,7 +18,8 @@ class Component(IntEnum):
     ZETA2 = 5
 
 
-_COMPONENTS = [component.name.lower() for component in Component]
+#: names of the reward components, in the order of `Component`
+COMPONENTS = tuple(component.name.lower() for component in Component)
 
 #: What does not change in an episode, shared by all lanes; (1,).
 CONSTANTS = np.dtype(
@@ -36,7 +37,7 @@ CONSTANTS = np.dtype(
         ("largest_kv", np.int64),  # the same by KV alone
         ("tail_eel_ns", np.int64),
         ("tail_ttft_ns", np.int64),
-        *((name, np.float64) for name in _COMPONENTS),  # weights
+        *((name, np.float64) for name in COMPONENTS),  # weights
     ],
     align=True,
 )
@@ -138,8 +139,8 @@ LANE = np.dtype(
         ("imbalance_sum", np.float64),
         ("imbalance_count", np.int64),
         ("samples", np.int64),  # rows of the time series in use
-        *((name, np.float64) for name in _COMPONENTS),  # reward of the last step
-        *((f"{name}_total", np.float64) for name in _COMPONENTS),
+        *((name, np.float64) for name in COMPONENTS),  # reward of the last step
+        *((f"{name}_total", np.float64) for name in COMPONENTS),
         ("reward_total", np.float64),
     ],
     align=True,

@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmroute_env.cluster.dtypes import Component
+from llmroute_env.cluster.dtypes import COMPONENTS
 from llmroute_env.cluster.kernel import update_emitted
 from llmroute_env.cluster.state import NANOSECONDS, Handle, State
 from llmroute_env.workload import RequestTable
 
 Floats = NDArray[np.float64]
-
-#: names of the reward components, in the order of `Component`
-COMPONENTS = tuple(component.name.lower() for component in Component)
 
 
 @dataclass(frozen=True)

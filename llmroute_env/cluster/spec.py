@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmroute_env.cluster.dtypes import CONSTANTS, DEVICE, Component
+from llmroute_env.cluster.dtypes import COMPONENTS, CONSTANTS, DEVICE
 from llmroute_env.cluster.state import NANOSECONDS
 from llmroute_env.cluster.timing import IterationTiming
 from llmroute_env.scenario import Scenario
@@ -83,7 +83,7 @@ class ClusterSpec:
             "tail_eel_ns": to_ns(objective.tail_eel_s),
             "tail_ttft_ns": to_ns(objective.tail_ttft_s),
         }
-        values |= {c.name.lower(): getattr(objective, c.name.lower()) for c in Component}
+        values |= {name: getattr(objective, name) for name in COMPONENTS}
         row = np.zeros(1, CONSTANTS)
         for name in CONSTANTS.names or ():
             row[name] = values[name]

@@ -7,13 +7,14 @@ import difflib
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from pydantic import BaseModel
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from llmroute_env.command_line import Parser
 from llmroute_env.experiments.table import DEFAULT_METRICS
 from llmroute_env.metrics import METRICS, TIMINGS
 from llmroute_env.scenario import Scenario, list_scenarios
@@ -33,16 +34,9 @@ examples:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Faults end in one line, without the usage before it."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}\n")
-
-
 def parser() -> argparse.ArgumentParser:
     """The arguments of the comparison."""
-    made = _Parser(
+    made = Parser(
         prog="compare.py",
         description="Run routers on the same sample paths and compare them: table, CSV, plots, "
         "TensorBoard.",

@@ -29,6 +29,9 @@ Fraction = Annotated[Number, Field(ge=0, lt=1)]  #: [0, 1)
 Inside = Annotated[Number, Field(gt=0, lt=1)]  #: (0, 1)
 Integer = Annotated[int, BeforeValidator(_integer)]
 Count = Annotated[Integer, Field(ge=1, le=2**31 - 1)]  #: a count of things or tokens, at least 1
+#: half of what int64 nanoseconds hold, so that sums of two times hold too [s]
+LONGEST_S = 4e9
+
 Flag = Annotated[bool, Field(strict=True)]
 
 

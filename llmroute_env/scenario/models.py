@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, model_validator
 
 from llmroute_env.scenario.cluster import Cluster, Objective, Router
-from llmroute_env.scenario.fields import Count, Flag, NonNegative, Positive, Section
+from llmroute_env.scenario.fields import LONGEST_S, Count, Flag, NonNegative, Positive, Section
 from llmroute_env.scenario.workload import Prediction, Workload
 
 if TYPE_CHECKING:
     from llmroute_env.scenario.saturation import OfferedLoad
 
 _SHORTEST_S = 1e-6
-_LONGEST_S = 4e9  #: half of what int64 nanoseconds hold, so that sums of two times hold too
 _MOST_REQUESTS = 1e8
 
 
@@ -65,16 +64,16 @@ class Scenario(Section):
         if self.period_s < _SHORTEST_S:
             raise ValueError(f"period_s = {self.period_s:g}: must be at least {_SHORTEST_S:g} s")
         timing = self.cluster.timing
-        if timing.kind == "constant" and not _SHORTEST_S <= timing.iteration_s <= _LONGEST_S:
+        if timing.kind == "constant" and not _SHORTEST_S <= timing.iteration_s <= LONGEST_S:
             raise ValueError(
                 f"cluster.timing.iteration_s = {timing.iteration_s:g}: must be from "
-                f"{_SHORTEST_S:g} to {_LONGEST_S:g} s"
+                f"{_SHORTEST_S:g} to {LONGEST_S:g} s"
             )
         periods = (self.horizon or 1) + (self.max_drain_periods if self.drain else 0)
-        if periods * self.period_s > _LONGEST_S:
+        if periods * self.period_s > LONGEST_S:
             raise ValueError(
                 f"horizon_periods = {self.horizon}: with period_s and max_drain_periods an episode "
-                f"lasts {periods * self.period_s:g} s, must be at most {_LONGEST_S:g} s"
+                f"lasts {periods * self.period_s:g} s, must be at most {LONGEST_S:g} s"
             )
         arrivals = self.workload.arrivals
         if arrivals.kind != "trace" and self.horizon is not None:

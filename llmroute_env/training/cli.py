@@ -6,10 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 
+from llmroute_env.command_line import Parser
 from llmroute_env.training.config import load_config
 from llmroute_env.training.dataset import collect
 
@@ -31,15 +32,8 @@ examples:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Faults end in one line, without the usage before it."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}\n")
-
-
 def _parser(prog: str, description: str, examples: str) -> argparse.ArgumentParser:
-    return _Parser(
+    return Parser(
         prog=prog,
         description=description,
         epilog=examples,

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from llmroute_env.scenario.fields import LONGEST_S
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -69,7 +71,7 @@ class RequestTable:
                 )
         # The kernel counts tokens in int32 and time in int64 nanoseconds.
         limits = {
-            "arrival_s": (0.0, 4e9),
+            "arrival_s": (0.0, LONGEST_S),
             "prompt": (1, 2**31 - 1),
             "decode": (1, 2**31 - 1),
             "tier": (0, 2**31 - 1),

@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from llmroute_env.command_line import Parser
 from llmroute_env.scenario import Scenario
 from llmroute_env.scenario.overrides import parse_assignments
 from policies.hindsight.bounds import bound
@@ -22,13 +22,6 @@ examples:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Faults end in one line, without the usage before it."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}\n")
-
-
 def _natural(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
@@ -37,7 +30,7 @@ def _natural(text: str) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The arguments of the export."""
-    made = _Parser(
+    made = Parser(
         prog="export_instance.py",
         description="Export an episode as an optimisation instance: its requests (parquet or CSV), "
         "its time-indexed MILP or LP (MPS), its hindsight bound, and policies' gaps to it.",

@@ -21,6 +21,7 @@ from llmroute_env.spaces import Queue
 from policies.olp.admission import offer
 from policies.olp.drift import arrival_rate, iteration_periods
 from policies.olp.forecast import scarcity
+from policies.olp.history import step_sizes
 from policies.olp.layout import Column
 from policies.olp.prices import (
     add_event,
@@ -94,9 +95,7 @@ def update_fluid(
         return
     expected = max(here + expected_new, 1.0)
     share_waiting = min(here / expected, 1.0) if waiting > 0 else 0.0
-    step = params.step_size * numbers[Number.SUM_REWARD]
-    step_bat = step / max(numbers[Number.SUM_BATCH], 1.0)
-    step_mem = step / (max(numbers[Number.SUM_MEMORY], 1.0) * mem_scale * mem_scale)
+    step_bat, step_mem = step_sizes(numbers, params.step_size, mem_scale)
     batch = scratch.picks.shape[1]
     weight = 1.0 / batch
     for block in range(grid.blocks):

@@ -97,3 +97,18 @@ def sample(memory: OlpMemory, picks: np.ndarray) -> int:
             row = newest - below(memory.rng, columns)
             picks[step, i] = row if row >= 0 else row + ring
     return batch
+
+
+@compiled
+def step_sizes(numbers: np.ndarray, step_size: float, mem_scale: float) -> tuple[float, float]:
+    """Steps of the batch and memory prices, which the paper leaves open; 0 with no history.
+
+    ``step_size`` times the mean reward of the history over the mean squared norm of its columns,
+    for each resource by itself. With all columns accepted and no scarcity, one step of size 1 would
+    raise a mean column's cost by its whole reward. So step_size has no unit, and neither the scale
+    of the reward nor mem_scale changes the path.
+    """
+    step = step_size * numbers[Number.SUM_REWARD]
+    step_bat = step / max(numbers[Number.SUM_BATCH], 1.0)
+    step_mem = step / (max(numbers[Number.SUM_MEMORY], 1.0) * mem_scale * mem_scale)
+    return step_bat, step_mem

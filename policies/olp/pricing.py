@@ -23,7 +23,7 @@ import numpy as np
 from llmroute_env.jit import compiled
 from policies.olp.drift import arrival_rate, iteration_periods
 from policies.olp.forecast import scarcity
-from policies.olp.history import sample
+from policies.olp.history import sample, step_sizes
 from policies.olp.layout import Column, Grid
 from policies.olp.prices import (
     add_event,
@@ -110,21 +110,10 @@ def update_prices(
     scratch: OlpScratch,
     mem_scale: float,
 ) -> None:
-    """Shift the prices to now, take K projected steps, and leave their prefix sums in scratch.
-
-    Step size, which the paper leaves open: ``step_size`` times the mean reward of the history over
-    the mean squared norm of its columns, for each resource by itself. With all columns accepted
-    and no scarcity, one step of size 1 would raise a mean column's cost by its whole reward. So
-    step_size has no unit, and neither the scale of the reward nor mem_scale changes the path.
-    """
+    """Shift the prices to now, take K projected steps, and leave their prefix sums in scratch."""
     grid, numbers = params.grid, memory.numbers
-    columns = numbers[Number.COLUMNS]
     batch = sample(memory, scratch.picks)
-    step_bat = step_mem = 0.0
-    if columns > 0.0:
-        step = params.step_size * numbers[Number.SUM_REWARD]
-        step_bat = step / max(numbers[Number.SUM_BATCH], 1.0)
-        step_mem = step / (max(numbers[Number.SUM_MEMORY], 1.0) * mem_scale * mem_scale)
+    step_bat, step_mem = step_sizes(numbers, params.step_size, mem_scale)
     arrivals_per_slot = arrival_rate(numbers) * iteration_periods(numbers)
     expected = max(arrivals_per_slot * grid.lookahead, 1.0)
     now = int(np.floor(numbers[Number.SLOT]))

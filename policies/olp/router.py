@@ -36,7 +36,7 @@ class OnlineLp(Policy):
       with the rate of the drift module; so d.p and the mean over the history are per arrival.
     * Columns keep the absolute slot of their request's arrival; what lies before now is dropped,
       and prices move one slot a period with the clock. Most of the history is then in the past.
-    * Step size: relative to the squared norm of the columns, per resource (``decision.py``).
+    * Step size: relative to the squared norm of the columns, per resource (``history.py``).
     * Reward and plan: n = clip(round(ô), 1, min(M, context) - s), 0-based boundaries
       (``columns.py``). History: every request once, feasible devices only (``history.py``).
     * Rolling horizon: T - k is a constant R, by default the longest stay that fits a device.
@@ -62,7 +62,7 @@ class OnlineLp(Policy):
         lookahead: Size = 512  #: H [iterations]
         steps: Annotated[int, Field(ge=0)] = 5  #: K, subgradient steps per period
         batch: Size = 64  #: columns per step
-        step_size: Annotated[float, Field(gt=0)] = 0.1  #: relative, see ``decision.py``
+        step_size: Annotated[float, Field(gt=0)] = 0.1  #: relative, see ``history.py``
         history: Size = 1024  #: columns kept
         mem_scale: Annotated[float, Field(gt=0)] | None = None  #: default 1 / M
         horizon: Literal["rolling", "fixed"] = "rolling"

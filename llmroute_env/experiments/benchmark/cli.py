@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
 
+from llmroute_env.command_line import Parser
 from llmroute_env.experiments.benchmark import machine, report, runner, table
 from llmroute_env.experiments.benchmark.model import Group, Plan, Summary
 from llmroute_env.experiments.table import console
@@ -30,13 +31,6 @@ examples:
   benchmark.py --only single,vector              some groups
   benchmark.py --quick                           does everything run? (numbers mean little)
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    """Faults end in one line, without the usage before it."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}\n")
 
 
 def groups(names: Sequence[str] = _NAMES) -> list[Group]:
@@ -66,7 +60,7 @@ def groups(names: Sequence[str] = _NAMES) -> list[Group]:
 
 def parser() -> argparse.ArgumentParser:
     """The arguments of the benchmark."""
-    made = _Parser(
+    made = Parser(
         prog="benchmark.py",
         description="Measure the speed of the environments, of whole episodes and of each "
         "policy's decision: medians of repeats that take turns.",
