@@ -27,9 +27,9 @@ from llmroute_env.scenario import Scenario
 from llmroute_env.spaces import OBSERVATION_KEYS
 from llmroute_env.workload import prepare
 
-#: Lanes from which a second thread pays for waking it up (35 to 45 µs a step on the two shared
-#: cores that ``scripts/benchmark.py --only vector`` was run on; a lane's step takes 0.5 µs).
-THREADED_LANES = 1024
+#: Lanes from which a second thread pays for waking it up: ``scripts/benchmark.py --only vector`` on
+#: two quiet cores has 0.76 times the speed with it at 256 lanes and 1.18 times at 512.
+THREADED_LANES = 512
 
 Array = NDArray[Any]
 
