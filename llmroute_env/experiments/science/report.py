@@ -16,6 +16,7 @@ from llmroute_env.experiments.science import (
     drift,
     figures,
     ladder,
+    registry,
     sections,
     summary,
     sweeps,
@@ -41,6 +42,8 @@ class Study:
     fluid: bool  #: whether fluid pricing was played
     detections: int  #: episodes per row of the detector's table
     arena: Path | None = None  #: results of the arena
+    quick: bool = False  #: whether further sections run their short experiment
+    play: bool = True  #: whether they may run one at all
 
 
 def write(study: Study) -> Path:
@@ -51,13 +54,15 @@ def write(study: Study) -> Path:
     images = study.docs / "images"
     figures.write(images, frames)
     arena = _arena(study, images)
+    more = registry.pages(study.out, images, quick=study.quick, play=study.play)
+    top = summary.lines(frames, study.arena) + registry.headlines(study.out, quick=study.quick)
     lines = [
         "# Results",
         "",
         *_provenance(study),
         "## In ten lines",
         "",
-        *(f"{i}. {line}" for i, line in enumerate(summary.lines(frames, study.arena), start=1)),
+        *(f"{i}. {line}" for i, line in enumerate(top, start=1)),
         "",
         *sections.published(frames),
         *sections.attribution(frames),
@@ -69,6 +74,7 @@ def write(study: Study) -> Path:
         *behaviour.plane(frames),
         *behaviour.detector(frames),
         *behaviour.prices(frames),
+        *(line for page in more.values() for line in page),
         *(arena or ["## Arena", "", "Not played in this run: `python scripts/arena.py`.", ""]),
         *sections.RULES,
     ]

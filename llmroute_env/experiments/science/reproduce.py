@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from rich.markdown import Markdown
+
 from llmroute_env.env import LLMRouteEnv
-from llmroute_env.experiments.science import command, curves, sweeps
+from llmroute_env.experiments.science import command, curves, registry, sweeps
 from llmroute_env.experiments.science.claims import OLP_FLUID
 from llmroute_env.experiments.science.episodes import Episodes
 from llmroute_env.experiments.table import console
@@ -27,6 +29,7 @@ examples:
   reproduce_paper.py --minutes 10                            as many seeds as fit
   reproduce_paper.py --out results/quick --quick             2 seeds, into results/quick/results.md
   reproduce_paper.py --report-only                           the report anew
+  reproduce_paper.py --section targets --quick               one further section alone, printed
 """
 
 
@@ -52,6 +55,7 @@ def arguments() -> argparse.ArgumentParser:
         help="results of scripts/arena.py, in the report when they are there (default: "
         "%(default)s)",
     )
+    add("--section", help="run one of the further sections alone and print it")
     return made
 
 
@@ -74,6 +78,9 @@ def has_fluid() -> bool:
 def _reproduce(options: argparse.Namespace) -> None:
     from llmroute_env.experiments.science.report import Study, write
 
+    if options.section:
+        _section(options)
+        return
     fluid = has_fluid()
     episodes = Episodes(options.out / "episodes.csv")
     count = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
@@ -89,5 +96,17 @@ def _reproduce(options: argparse.Namespace) -> None:
         fluid,
         QUICK_DETECTIONS if options.quick else DETECTIONS,
         options.arena,
+        options.quick,
+        not options.report_only,
     )
     console().print(f"report: {write(study)}")
+
+
+def _section(options: argparse.Namespace) -> None:
+    """One further section, its rows into the CSV file of the whole run."""
+    play = not options.report_only
+    rows = registry.rows_of(options.section, options.out, quick=options.quick, play=play)
+    plot = getattr(registry.section(options.section), "plot", None)
+    if plot is not None and rows:
+        plot(rows, options.out / "images")
+    console().print(Markdown(registry.section(options.section).render(rows)))
