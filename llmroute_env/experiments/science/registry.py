@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, cast
 
 import pandas as pd
 
-from llmroute_env.experiments.records import write_csv
+from llmroute_env.experiments.records import write_text
 from llmroute_env.experiments.science import command
 from llmroute_env.experiments.science.play import code_version
 from llmroute_env.experiments.science.rows import Row, records
@@ -90,7 +90,9 @@ def rows_of(name: str, out: Path, *, quick: bool, play: bool = True) -> list[Row
     if not play:
         return []
     frame = pd.DataFrame(made.run(quick))
-    write_csv(frame.assign(**{_STAMP: stamp}), path)
+    # "nan" tells a missing number from an empty word.
+    stamped = frame.assign(**{_STAMP: stamp})
+    write_text(path, stamped.to_csv(index=False, na_rep="nan", lineterminator="\n"))
     # Read back, so that a page from this run equals one from the file.
     return records(_read(path).drop(columns=_STAMP))
 
@@ -120,16 +122,21 @@ def headlines(out: Path, *, quick: bool) -> list[str]:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    """Rows on file; an empty cell is NaN in a column of numbers and "" in one of words."""
-    frame = pd.read_csv(
-        path,
-        dtype={_STAMP: str},
-        keep_default_na=False,
-        na_values=[""],
-        float_precision="round_trip",
-    )
-    words = [name for name in frame if not pd.api.types.is_numeric_dtype(frame[name])]
-    return frame.fillna(dict.fromkeys(words, ""))
+    """Rows on file as they were written, to the last digit."""
+    words = pd.read_csv(path, dtype=str, keep_default_na=False)
+    columns = {name: words[name] if name == _STAMP else _values(words[name]) for name in words}
+    return pd.DataFrame(columns)
+
+
+def _values(column: pd.Series) -> pd.Series:
+    if set(column) <= {"True", "False"}:
+        return column == "True"
+    for kind in (int, float):
+        try:
+            return column.map(kind)
+        except ValueError:
+            continue
+    return column
 
 
 def _version(made: Section, quick: bool) -> str:
