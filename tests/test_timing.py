@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import yaml
 
+from llmroute_env.cluster.profiled import ProfiledTimes, padded
 from llmroute_env.cluster.profiles import Table, load_device, load_model, profile_path
 from llmroute_env.cluster.timing import (
     IterationTiming,
-    ProfiledTimes,
+    MixedTiming,
     constant,
+    constant_mixed,
     from_profile,
-    padded,
+    from_profile_mixed,
 )
 
 MODELS = ("llama-2-7b", "llama-3-8b", "llama-2-70b", "llama-3-70b")
@@ -217,6 +219,119 @@ def test_a_hand_made_timing_is_checked(base: list[float], kv: float, message: st
 def test_a_batch_outside_the_table_is_refused() -> None:
     with pytest.raises(ValueError, match="batch = 5 is outside 0 to 4"):
         constant(1.0, 4).iteration_s(5, 0)
+
+
+# --- mixed: prefill and decode in one iteration ---------------------------------------------------
+
+
+def test_constant_mixed_charges_prefill_tokens_alone() -> None:
+    timing = constant_mixed(1.0, 0.25)
+    assert timing.iteration_s(5, 10_000, []) == 1.0
+    assert timing.iteration_s(5, 10_000, [(2, 0), (4, 100)]) == 1.0 + 0.25 * 6
+    assert constant_mixed(1.0).iteration_s(0, 0, [(512, 0)]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "per_token", "message"),
+    [
+        (0.0, 0.0, r"timing\.iteration_s = 0\.0 .* above 0"),
+        (1.0, -1.0, r"timing\.prefill_s_per_token = -1\.0 must be finite and not negative"),
+        (1.0, float("inf"), r"timing\.prefill_s_per_token = inf"),
+    ],
+)
+def test_constant_mixed_refuses(seconds: float, per_token: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        constant_mixed(seconds, per_token)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("tp", DEGREES)
+@pytest.mark.parametrize("chunk", [None, 16, 512])
+def test_without_chunks_mixed_is_the_decode_timing(model: str, tp: int, chunk: int | None) -> None:
+    """Bit for bit: a device that never prefills must not care which of the two it has."""
+    decode = from_profile("a100-80gb", model, tp, 48)
+    mixed = from_profile_mixed("a100-80gb", model, tp, 48, chunk)
+    np.testing.assert_array_equal(mixed.token_s[:49], decode.base_s)
+    assert mixed.iteration_s(48, 50_000, []) == decode.iteration_s(48, 50_000)
+    assert mixed.table_tokens == {None: 4096, 16: 48, 512: 512}[chunk]
+    assert np.all(np.diff(mixed.token_s) >= 0)
+    assert mixed.token_slope_s > 0
+
+
+@pytest.mark.parametrize("decoding", [0, 1, 40])
+@pytest.mark.parametrize("chunks", [[(37, 0)], [(464, 512)], [(200, 1000), (263, 0)]])
+def test_mixed_is_the_sum_of_its_parts(decoding: int, chunks: list[tuple[int, int]]) -> None:
+    times = ProfiledTimes(load_device("a100-80gb"), load_model("llama-2-70b"), 2)
+    timing = from_profile_mixed(times.device, times.model, 2, 48, 512, overhead_s=0.002)
+    tokens = decoding + sum(new for new, _ in chunks)
+    kv = 800 * decoding
+    launch = times.device.attention.decode_overhead_s
+    expected = (
+        0.002
+        + 80 * float(times.layer_s(tokens) + times.all_reduce_s(tokens) + launch)
+        + float(times.head_s(min(tokens, 48)))  # logits of one token per request
+        + times.kv_s * kv
+        + sum(times.prefill_attention_s(new, context) for new, context in chunks)
+    )
+    assert timing.iteration_s(decoding, kv, chunks) == pytest.approx(expected, rel=1e-12)
+
+
+def test_mixed_batches_pay_for_the_tile_they_are_padded_to() -> None:
+    timing = from_profile_mixed("a100-80gb", "llama-2-70b", 2, 48, 512)
+    assert timing.token_s[257] == timing.token_s[264] > 1.2 * timing.token_s[256]
+
+
+def test_a_long_prompt_beyond_the_table_keeps_the_profiles_slope() -> None:
+    """Whole prefill of 8,192 tokens: the table ends at 4,096, like the profile."""
+    times = ProfiledTimes(load_device("a100-80gb"), load_model("llama-3-8b"), 2)
+    timing = from_profile_mixed(times.device, times.model, 2, 64)
+    linear = timing.iteration_s(0, 0, [(8192, 0)]) - times.prefill_attention_s(8192)
+    expected = float(times.layer_s(8192) + times.all_reduce_s(8192))
+    per_layer = expected + times.device.attention.decode_overhead_s
+    head = float(times.head_s(64))
+    assert linear == pytest.approx(times.device.overhead_s + 32 * per_layer + head, rel=1e-9)
+    more = timing.iteration_s(0, 0, [(8193, 0)]) - timing.iteration_s(0, 0, [(8192, 0)])
+    assert more > timing.token_slope_s > 0
+
+
+def test_chunks_of_a_prompt_see_the_same_pairs_as_the_whole() -> None:
+    """Splitting a prompt costs launches and weight reads, never attention pairs."""
+    timing = from_profile_mixed("a100-80gb", "llama-2-70b", 2, 48, None)
+    free = MixedTiming(np.full(2, 1e-9), 0.0, 0.0, 0.0, 0.0, timing.pair_s, "pairs alone")
+    whole = free.iteration_s(0, 0, [(1024, 0)])
+    halves = free.iteration_s(0, 0, [(512, 0), (512, 512)])
+    assert whole == pytest.approx(halves, rel=1e-6)
+    assert whole == pytest.approx(timing.pair_s * 1024 * 512, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("table", "rates", "message"),
+    [
+        ([1.0], {}, "shape"),
+        ([0.0, 0.0], {}, "above 0"),
+        ([2.0, 2.0, 1.0], {}, "decrease"),
+        ([1.0, 1.0], {"pair_s": -1.0}, "not negative"),
+        ([1.0, 1.0], {"token_slope_s": float("nan")}, "finite"),
+    ],
+)
+def test_a_hand_made_mixed_timing_is_checked(
+    table: list[float], rates: dict[str, float], message: str
+) -> None:
+    zero = dict.fromkeys(("token_slope_s", "kv_s", "chunk_s", "query_s", "pair_s"), 0.0)
+    with pytest.raises(ValueError, match=message):
+        MixedTiming(np.array(table), **(zero | rates), provenance="test")
+
+
+@pytest.mark.parametrize(("decoding", "chunks"), [(-1, []), (1, [(0, 5)]), (1, [(5, -1)])])
+def test_mixed_counts_are_checked(decoding: int, chunks: list[tuple[int, int]]) -> None:
+    with pytest.raises(ValueError, match="must be at least 0"):
+        constant_mixed(1.0).iteration_s(decoding, 0, chunks)
+
+
+@pytest.mark.parametrize("chunk", [0, -1, 2.5])
+def test_a_token_budget_is_a_count(chunk: float) -> None:
+    with pytest.raises(ValueError, match=r"chunk_tokens = .* whole number of at least 1"):
+        from_profile_mixed("a100-80gb", "llama-2-7b", 1, 8, chunk)  # type: ignore[arg-type]
 
 
 def test_no_torch_at_run_time() -> None:

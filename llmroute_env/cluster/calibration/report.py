@@ -11,8 +11,9 @@ from rich.table import Table as RichTable
 
 from llmroute_env.cluster.calibration.build import Calibration
 from llmroute_env.cluster.memory import plan
+from llmroute_env.cluster.profiled import ProfiledTimes
 from llmroute_env.cluster.profiles import ModelProfile
-from llmroute_env.cluster.timing import IterationTiming, ProfiledTimes, from_profile
+from llmroute_env.cluster.timing import IterationTiming, from_profile
 
 #: Aims for the median relative error on held-out rows.
 AIMS = {"layer": 0.05, "attention_decode": 0.10}
