@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from llmroute_env.workload.generate import generate, prepare
-from llmroute_env.workload.table import RequestTable, Streams
+from llmroute_env.workload.table import Category, RequestTable, Streams
 
-__all__ = ["RequestTable", "Streams", "generate", "prepare"]
+__all__ = ["Category", "RequestTable", "Streams", "generate", "prepare"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -32,52 +33,74 @@ class Streams(NamedTuple):
         return cls(*rng.spawn(4))
 
 
+class Category(IntEnum):
+    """What a request's text is: it decides how many bytes a token has."""
+
+    PROSE = 0
+    CODE = 1
+    CJK = 2
+
+
 @dataclass(frozen=True, slots=True)
 class RequestTable:
-    """Structure of arrays, R rows sorted by arrival (stable); the row number is the request id."""
+    """Structure of arrays, R rows sorted by arrival (stable); the row number is the request id.
+
+    Rows are sorted by ``ready_s`` instead where that column exists. The columns with a default
+    are None where the workload has no such thing.
+    """
 
     arrival_s: Floats  #: (R,) arrival since the episode started, >= 0 [s]
     prompt: Ints  #: (R,) prompt (KV) tokens s, >= 1
     decode: Ints  #: (R,) true decode tokens o, >= 1
     predicted: NDArray[np.float32]  #: (R,) predicted decode tokens ô, > 0, not rounded
     tier: Ints  #: (R,) request tier, 0 is the default tier
+    size_bytes: Ints | None = None  #: (R,) request text, >= 1 [bytes]
+    category: Ints | None = None  #: (R,) of :class:`Category`
+    block_ids: Ints | None = None
+    """(K,) prefix blocks of all requests, one chain after the other.
+
+    Ids are compact: 0 to U - 1. An id stands for a whole prefix and not for its last block alone
+    (as a chained hash does), so an id has one predecessor and one place in a chain.
+    """
+    block_start: Ints | None = None
+    """(R + 1,) request j's chain is ``block_ids[block_start[j]:block_start[j + 1]]``.
+
+    With blocks of b tokens it has floor(s/b) to floor((s + o)/b) ids: those beyond the prompt name
+    blocks that the answer completes, which a later turn of the conversation can hit.
+    """
+    ready_s: Floats | None = None  #: (R,) when the router first sees it, >= arrival; None: at once
 
     def __len__(self) -> int:
         return len(self.arrival_s)
 
-    def validate(self) -> RequestTable:
+    def validate(self, block: int | None = None) -> RequestTable:
         """Check shapes, dtypes and ranges of a table built by hand.
 
         The generator's own tables satisfy this by construction (a test shows it), so episodes do
         not pay for the check.
 
+        Args:
+            block: tokens per prefix block, to check the lengths of the chains; None leaves that
+                check out.
+
         Raises:
             ValueError: naming the column, the row and the value.
         """
-        rows = len(self)
-        kinds = {
-            "arrival_s": np.float64,
-            "prompt": np.int64,
-            "decode": np.int64,
-            "predicted": np.float32,
-            "tier": np.int64,
-        }
-        for name, kind in kinds.items():
-            column = getattr(self, name)
-            if column.shape != (rows,) or column.dtype != kind:
-                raise ValueError(
-                    f"request table: {name} must be {np.dtype(kind)} of shape ({rows},), "
-                    f"got {column.dtype} of shape {column.shape}"
-                )
+        self._check_shapes()
         # The kernel counts tokens in int32 and time in int64 nanoseconds.
         limits = {
             "arrival_s": (0.0, LONGEST_S),
             "prompt": (1, 2**31 - 1),
             "decode": (1, 2**31 - 1),
             "tier": (0, 2**31 - 1),
+            "size_bytes": (1, 2**53),
+            "category": (0, len(Category) - 1),
+            "ready_s": (0.0, LONGEST_S),
         }
         for name, (least, most) in limits.items():
             column = getattr(self, name)
+            if column is None:
+                continue
             bad = np.flatnonzero(~((column >= least) & (column <= most)))
             if bad.size:
                 raise ValueError(
@@ -89,11 +112,134 @@ class RequestTable:
             raise ValueError(
                 f"request table: predicted[{bad[0]}] = {self.predicted[bad[0]]}, must be positive"
             )
-        late = np.flatnonzero(np.diff(self.arrival_s) < 0)
+        order = "arrival_s" if self.ready_s is None else "ready_s"
+        late = np.flatnonzero(np.diff(getattr(self, order)) < 0)
         if late.size:
-            raise ValueError(f"request table: arrival_s is not sorted at row {late[0] + 1}")
+            raise ValueError(f"request table: {order} is not sorted at row {late[0] + 1}")
+        if self.ready_s is not None:
+            early = np.flatnonzero(self.ready_s < self.arrival_s)
+            if early.size:
+                raise ValueError(
+                    f"request table: ready_s[{early[0]}] = {self.ready_s[early[0]]}, must be at "
+                    f"least arrival_s[{early[0]}] = {self.arrival_s[early[0]]}"
+                )
+        if self.block_ids is not None and self.block_start is not None:
+            check_chains(self.block_ids, self.block_start)
+            if block is not None:
+                self._check_chain_lengths(self.block_start, block)
         return self
+
+    def _check_shapes(self) -> None:
+        rows = len(self)
+        if (self.block_ids is None) != (self.block_start is None):
+            raise ValueError("request table: block_ids and block_start need each other")
+        blocks = None if self.block_ids is None else self.block_ids.size
+        kinds = {
+            "arrival_s": (np.float64, rows),
+            "prompt": (np.int64, rows),
+            "decode": (np.int64, rows),
+            "predicted": (np.float32, rows),
+            "tier": (np.int64, rows),
+            "size_bytes": (np.int64, rows),
+            "category": (np.int64, rows),
+            "block_ids": (np.int64, blocks),
+            "block_start": (np.int64, rows + 1),
+            "ready_s": (np.float64, rows),
+        }
+        for name, (kind, count) in kinds.items():
+            column = getattr(self, name)
+            if column is not None and (column.shape != (count,) or column.dtype != kind):
+                raise ValueError(
+                    f"request table: {name} must be {np.dtype(kind)} of shape ({count},), "
+                    f"got {column.dtype} of shape {column.shape}"
+                )
+
+    def _check_chain_lengths(self, start: Ints, block: int) -> None:
+        length = np.diff(start)
+        least, most = self.prompt // block, (self.prompt + self.decode) // block
+        bad = np.flatnonzero((length < least) | (length > most))
+        if bad.size:
+            row = bad[0]
+            raise ValueError(
+                f"request table: row {row} has {length[row]} prefix blocks, must have "
+                f"{least[row]} to {most[row]} with blocks of {block} tokens"
+            )
 
     def with_prediction(self, predicted: NDArray[np.float32]) -> RequestTable:
         """The same requests with other predicted lengths."""
         return replace(self, predicted=predicted)
+
+    def take(self, rows: slice | Ints) -> RequestTable:
+        """Some of the requests, every column of them.
+
+        Args:
+            rows: a slice, or row numbers in ascending order.
+
+        Returns:
+            a table of its own; the prefix blocks that are left are numbered from 0 again.
+        """
+        index = np.arange(len(self))[rows]
+        picked = {
+            name: None if getattr(self, name) is None else getattr(self, name)[index]
+            for name in ("size_bytes", "category", "ready_s")
+        }
+        ids, start = None, None
+        if self.block_ids is not None and self.block_start is not None:
+            ids, start = chains_of(self.block_ids, self.block_start, index)
+            ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
+        return RequestTable(
+            arrival_s=self.arrival_s[index],
+            prompt=self.prompt[index],
+            decode=self.decode[index],
+            predicted=self.predicted[index],
+            tier=self.tier[index],
+            block_ids=ids,
+            block_start=start,
+            **picked,
+        )
+
+
+def chains_of(ids: Ints, start: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """The chains of some rows, one after the other.
+
+    Args:
+        ids: (K,) blocks of all chains.
+        start: (R + 1,) where each chain starts.
+        rows: (Q,) row numbers, in any order.
+
+    Returns:
+        the blocks of those chains, and (Q + 1,) where each starts.
+    """
+    length = np.diff(start)[rows]
+    first = np.concatenate(([0], np.cumsum(length)))
+    places = np.arange(first[-1]) + np.repeat(start[:-1][rows] - first[:-1], length)
+    return ids[places], first
+
+
+def check_chains(ids: Ints, start: Ints) -> None:
+    """Whether chains are well formed: compact ids, each with one predecessor.
+
+    Raises:
+        ValueError: naming the column, the place and the value.
+    """
+    if start[0] != 0 or start[-1] != len(ids) or (np.diff(start) < 0).any():
+        raise ValueError(
+            f"request table: block_start must ascend from 0 to {len(ids)}, the number of block_ids"
+        )
+    bad = np.flatnonzero((ids < 0) | (ids >= len(ids)))
+    if bad.size:
+        raise ValueError(
+            f"request table: block_ids[{bad[0]}] = {ids[bad[0]]}, must be compact: from 0 to "
+            f"{len(ids) - 1} at most"
+        )
+    before = np.concatenate(([-1], ids[:-1]))[: len(ids)]
+    before[start[:-1][np.diff(start) > 0]] = -1
+    known = np.full(len(ids), -1, np.int64)
+    known[ids[::-1]] = before[::-1]  # the first occurrence of an id is written last
+    bad = np.flatnonzero(known[ids] != before)
+    if bad.size:
+        place = bad[0]
+        raise ValueError(
+            f"request table: block_ids[{place}] = {ids[place]} follows {before[place]} here and "
+            f"{known[ids[place]]} elsewhere; an id stands for one whole prefix"
+        )

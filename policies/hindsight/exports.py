@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,17 +66,10 @@ def cut(
             raise HindsightError(f"{name} = {value}: must be at least 1")
     if horizon is not None and horizon < scenario.horizon_periods:
         scenario = Scenario.load(scenario, {"horizon_periods": horizon})
-    arrived = int(np.searchsorted(requests.arrival_s, scenario.horizon_periods * scenario.period_s))
+    seen_s = requests.arrival_s if requests.ready_s is None else requests.ready_s
+    arrived = int(np.searchsorted(seen_s, scenario.horizon_periods * scenario.period_s))
     count = min(arrived, len(requests) if first is None else first)
-    shorter = replace(
-        requests,
-        arrival_s=requests.arrival_s[:count],
-        prompt=requests.prompt[:count],
-        decode=requests.decode[:count],
-        predicted=requests.predicted[:count],
-        tier=requests.tier[:count],
-    )
-    return scenario, shorter
+    return scenario, requests.take(slice(count))
 
 
 def export(
