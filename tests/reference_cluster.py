@@ -5,7 +5,8 @@ It was written from the rules alone, so that the compiled kernel can be compared
 that does not share its mistakes. The clock counts integer nanoseconds.
 
 Words: T horizon [periods], W visible rows of the queue; numbers in brackets are the order of events
-at a boundary. ``reference_device`` has what a device does, ``reference_view`` what a router sees.
+at a boundary. ``reference_device`` has what a device does that only decodes, ``reference_mixed``
+one that prefills too, ``reference_view`` what a router sees. Devices may differ from one another.
 """
 
 from __future__ import annotations
@@ -136,17 +137,23 @@ class ReferenceCluster:
     def run_until(self, boundary: int) -> None:
         """(1) Iterations that end by the boundary retire; those before it go on by themselves."""
         for device in self.devices:
-            while device.ends_at is not None and device.ends_at <= boundary:
-                end = device.ends_at
-                tokens, done = device.retire()
-                self.on_iteration_end(tokens, done, end)
-                if end < boundary:
+            while True:
+                end, wake = device.ends_at, device.wakes_at()
+                if end is not None and end <= boundary:
+                    tokens, done = device.retire()
+                    self.on_iteration_end(tokens, done, end)
+                    if end == boundary:
+                        break  # the router acts first
                     self.start(device, end)
+                elif wake is not None and wake < boundary:
+                    self.start(device, wake)
+                else:
+                    break
 
     def arrive(self, boundary: int) -> None:
         """(2) Arrivals up to the boundary join the queue, or are rejected; none after T."""
         boundary = min(boundary, self.horizon * self.period)
-        while self.waiting_for_arrival and self.waiting_for_arrival[0].arrival_ns <= boundary:
+        while self.waiting_for_arrival and self.waiting_for_arrival[0].ready_ns <= boundary:
             request = self.waiting_for_arrival.pop(0)
             reasons = [device.why_never(request) for device in self.devices]
             if all(reasons):
@@ -180,13 +187,22 @@ class ReferenceCluster:
             if row >= len(self.visible) or not 1 <= choice <= len(self.devices):
                 invalid += 1
                 continue
+            if not self.devices[choice - 1].legal(self.visible[row]):
+                invalid += 1
+                continue
             sent.append((self.visible[row], choice - 1))
         for request, g in sent:
             self.queue.remove(request)
-            request.status = DISPATCHED
             request.device = g
             request.dispatched_at = self.now
-            self.devices[g].fifo.append(request)
+            reason = self.devices[g].why_never(request)
+            if reason:  # mis-routed: another device could have held it
+                request.status = REJECTED
+                request.reason = reason
+                self.miss(request)
+            else:
+                request.status = DISPATCHED
+                self.devices[g].receive(request, self.now)
         return invalid
 
     def step(self, action: list[int]) -> Outcome:
@@ -222,6 +238,6 @@ class ReferenceCluster:
 
     def imbalance(self) -> float:
         """(max − mean) / mean of the KV that the devices hold; 0 when all are empty."""
-        loads = [sum(r.held for r in d.batch) for d in self.devices]
+        loads = [sum(r.kv_now for r in d.batch) for d in self.devices]
         mean = sum(loads) / len(loads)
         return (max(loads) - mean) / mean if mean else 0.0

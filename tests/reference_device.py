@@ -31,6 +31,17 @@ class Timing:
 
 
 @dataclass
+class Handoff:
+    """The KV cache of a prompt travels to its device after the dispatch."""
+
+    kv_bytes_per_token: float
+    link_bytes_per_s: float
+
+    def transfer_ns(self, prompt: int) -> int:
+        return to_ns(prompt * self.kv_bytes_per_token / self.link_bytes_per_s)
+
+
+@dataclass
 class Request:
     number: int
     arrival_s: float
@@ -38,6 +49,10 @@ class Request:
     decode: int
     predicted: float
     tier: int = 0
+    ready_s: float | None = None  # when the router first sees it; None: at arrival
+    chain: tuple[int, ...] = ()  # ids of the prefixes that end with block 1, 2, …
+    size_bytes: int = 0
+    category: int = 0
 
     status: int = NOT_ARRIVED
     reason: int = REASON_NONE
@@ -50,6 +65,22 @@ class Request:
     preemptions: int = 0
     recomputed: int = 0
     miss_counted: bool = False
+    lands_at: int = 0  # its KV is on the device from then on (handoff)
+
+    # On a device that prefills, see ``reference_mixed``.
+    prefilling: bool = False
+    progress: int = 0  # tokens in KV while it prefills
+    target: int = 0  # tokens that its prefill has to reach
+    chunk: int = 0  # tokens that it prefills in the running iteration
+    blocks: list[int] = field(default_factory=list)  # cached blocks that it references, in order
+    allocated: int = 0  # KV blocks, the referenced ones included
+    lost: int = 0  # tokens that it had in KV when it was preempted
+    cached: int = 0  # tokens matched at the first admission
+    expected_hit: int = 0  # tokens matched at dispatch
+
+    @property
+    def ready_ns(self) -> int:
+        return self.arrival_ns if self.ready_s is None else to_ns(self.ready_s)
 
     @property
     def arrival_ns(self) -> int:
@@ -57,8 +88,13 @@ class Request:
 
     @property
     def held(self) -> int:
-        """KV tokens that the request has by now, s + emitted."""
+        """KV tokens of the request when it decodes, s + emitted."""
         return self.prompt + self.emitted
+
+    @property
+    def kv_now(self) -> int:
+        """KV tokens that the request has by now."""
+        return self.progress if self.prefilling else self.held
 
     @property
     def remaining(self) -> float:
@@ -75,6 +111,7 @@ class Iteration:
     batch: int
     kv: int
     prefill: int
+    tokens: int  # emitted at its end
 
 
 @dataclass
@@ -88,6 +125,7 @@ class Device:
     block: int = 1
     watermark: float = 0.0
     skip: bool = False
+    handoff: Handoff | None = None
 
     fifo: list[Request] = field(default_factory=list)
     batch: list[Request] = field(default_factory=list)
@@ -120,6 +158,31 @@ class Device:
             return REASON_CONTEXT
         return REASON_NONE
 
+    def legal(self, request: Request) -> bool:
+        """A router may send it: the prompt and one token fit. What o adds, no router knows."""
+        least = request.prompt + 1
+        return self.blocks(least) <= self.total_blocks and (
+            self.context_limit is None or least <= self.context_limit
+        )
+
+    def receive(self, request: Request, now: int) -> None:
+        """To the FIFO's tail, once dispatched."""
+        moving = 0 if self.handoff is None else self.handoff.transfer_ns(request.prompt)
+        request.lands_at = now + moving
+        self.fifo.append(request)
+
+    def wakes_at(self) -> int | None:
+        """An idle device starts by itself when the KV of its FIFO's head has landed."""
+        if self.ends_at is not None or not self.fifo:
+            return None
+        return min(r.lands_at for r in self.fifo) if self.skip else self.fifo[0].lands_at
+
+    def kv_used(self) -> int:
+        return sum(r.kv_now for r in self.batch)
+
+    def prefill_left(self) -> int:
+        return 0
+
     def fits(self, request: Request) -> bool:
         if len(self.batch) >= self.batch_limit:
             return False
@@ -134,11 +197,11 @@ class Device:
             victim.preemptions += 1
             self.fifo.insert(0, victim)
 
-    def admit(self) -> list[Request]:
+    def admit(self, now: int) -> list[Request]:
         """Take requests from the FIFO, head first; with ``skip``, past those that do not fit."""
         joined = []
         for request in list(self.fifo):
-            if self.fits(request):
+            if request.lands_at <= now and self.fits(request):
                 self.fifo.remove(request)
                 self.batch.append(request)
                 request.status = ACTIVE
@@ -151,7 +214,7 @@ class Device:
         """Preempt, admit and start an iteration; the requests that start for the first time."""
         assert self.ends_at is None
         self.preempt()
-        joined = self.admit()
+        joined = self.admit(now)
         if not self.batch:
             return []
         back = [r for r in joined if r.preemptions > 0]
@@ -162,7 +225,8 @@ class Device:
         kv = sum(r.held + 1 for r in self.batch)
         duration = self.timing.duration_ns(len(self.batch), kv, prefill)
         self.ends_at = now + duration
-        self.iterations.append(Iteration(now, self.ends_at, len(self.batch), kv, prefill))
+        tokens = len(self.batch)
+        self.iterations.append(Iteration(now, self.ends_at, tokens, kv, prefill, tokens))
         first = [r for r in self.batch if r.started_at is None]
         for request in first:
             request.started_at = now

@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 from reference_cluster import ReferenceCluster
 from reference_device import Device, Iteration
+from reference_mixed import MixedDevice
+
+from llmroute_env.spaces import Device as DeviceField
+from llmroute_env.spaces import Queue
 
 
 def measured(cluster: ReferenceCluster, device: Device) -> list[tuple[Iteration, float]]:
@@ -26,7 +30,7 @@ def stats(cluster: ReferenceCluster) -> dict[str, Any]:
     return {
         "end_s": cluster.now / 1e9,
         "decoded_tokens": sum(
-            i.batch
+            i.tokens
             for d in cluster.devices
             for i, _ in measured(cluster, d)
             if i.end <= cluster.now
@@ -42,25 +46,28 @@ def stats(cluster: ReferenceCluster) -> dict[str, Any]:
 def mask(cluster: ReferenceCluster) -> np.ndarray:
     mask = np.zeros((cluster.window, len(cluster.devices) + 1), np.int8)
     mask[:, 0] = 1
-    mask[: len(cluster.visible), :] = 1
+    for row, request in enumerate(cluster.visible):
+        mask[row, 1:] = [device.legal(request) for device in cluster.devices]
     return mask
 
 
 def observe(cluster: ReferenceCluster) -> dict[str, np.ndarray]:
     """(3) What the router sees; field order as in ``llmroute_env/spaces.py``."""
     slots = max(d.batch_limit for d in cluster.devices)
-    queue = np.zeros((cluster.window, 4), np.float32)
+    queue = np.zeros((cluster.window, len(Queue)), np.float32)
     queue_id = np.full(cluster.window, -1, np.int64)
     for row, r in enumerate(cluster.visible):
-        queue[row] = (r.prompt, r.predicted, (cluster.now - r.arrival_ns) / 1e9, r.tier)
+        waited = (cluster.now - r.arrival_ns) / 1e9
+        fields = (r.prompt, r.predicted, waited, r.tier, r.size_bytes, r.category)
+        queue[row] = fields[: len(Queue)]
         queue_id[row] = r.number
-    devices = np.zeros((len(cluster.devices), 10), np.float32)
+    devices = np.zeros((len(cluster.devices), len(DeviceField)), np.float32)
     active = np.zeros((len(cluster.devices), slots, 2), np.float32)
     for g, d in enumerate(cluster.devices):
-        devices[g] = (
+        fields = (
             len(d.batch),
             d.batch_limit,
-            sum(r.held for r in d.batch),
+            d.kv_used(),
             d.kv_limit,
             len(d.fifo),
             sum(r.held for r in d.fifo),
@@ -68,9 +75,11 @@ def observe(cluster: ReferenceCluster) -> dict[str, np.ndarray]:
             0.0 if d.ends_at is None else (d.ends_at - cluster.now) / 1e9,
             1.0,
             sum(r.remaining for r in d.fifo),
+            d.prefill_left(),
         )
+        devices[g] = fields[: len(DeviceField)]
         for slot, r in enumerate(d.batch):
-            active[g, slot] = (r.held, r.remaining)
+            active[g, slot] = (r.kv_now, r.remaining)
     clock = np.array(
         [
             cluster.now / 1e9,
@@ -80,13 +89,24 @@ def observe(cluster: ReferenceCluster) -> dict[str, np.ndarray]:
         ],
         np.float32,
     )
-    return {
+    shown = {
         "queue": queue,
         "queue_id": queue_id,
         "devices": devices,
         "active": active,
         "clock": clock,
     }
+    if caches(cluster):
+        prefix = np.zeros((cluster.window, len(cluster.devices)), np.float32)
+        for row, r in enumerate(cluster.visible):
+            prefix[row] = [d.hit(r) if isinstance(d, MixedDevice) else 0 for d in cluster.devices]
+        shown["prefix"] = prefix
+    return shown
+
+
+def caches(cluster: ReferenceCluster) -> bool:
+    """The scenario has prefix caches."""
+    return any(isinstance(d, MixedDevice) and d.cache is not None for d in cluster.devices)
 
 
 def log(cluster: ReferenceCluster) -> dict[str, np.ndarray]:
@@ -96,7 +116,7 @@ def log(cluster: ReferenceCluster) -> dict[str, np.ndarray]:
         return np.array([np.nan if v is None else v / 1e9 for v in values], np.float64)
 
     rs = cluster.requests
-    return {
+    shown = {
         "arrival_s": np.array([r.arrival_s for r in rs], np.float64),
         "prompt": np.array([r.prompt for r in rs], np.int64),
         "decode": np.array([r.decode for r in rs], np.int64),
@@ -113,3 +133,6 @@ def log(cluster: ReferenceCluster) -> dict[str, np.ndarray]:
         "recomputed": np.array([r.recomputed for r in rs], np.int64),
         "reject_reason": np.array([r.reason for r in rs], np.int64),
     }
+    if caches(cluster):
+        shown["cached"] = np.array([r.cached for r in rs], np.int64)
+    return shown
