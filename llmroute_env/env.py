@@ -55,7 +55,7 @@ class LLMRouteEnv(gym.Env[Any, Any]):
     | g + 1 | send it to the tail of device g's FIFO, in queue order |
 
     `info["action_mask"]`, int8 (W, G + 1), has 1 for every legal choice: holding always, and for a
-    visible request every device that is up, full or not. An illegal choice holds and is counted in
+    visible request every device that is up, full or not, unless its limits are below the prompt. An illegal choice holds and is counted in
     `info["invalid_actions"]`. A sent request joins the batch at the next iteration boundary at
     which everything before it has joined and it fits; at once on an idle device with an empty FIFO.
 
@@ -67,9 +67,11 @@ class LLMRouteEnv(gym.Env[Any, Any]):
     |------------|-----------------|--------|
     | `queue`    | (W, 4)          | of the W oldest waiting requests: prompt tokens s, predicted decode tokens ô, time waited [s], tier |
     | `queue_id` | (W,) int64      | request id, -1 where empty; for bookkeeping, not a feature |
-    | `devices`  | (G, 10)         | active requests, B, KV tokens used, M, FIFO length, FIFO KV tokens, last iteration time [s], time to iteration end [s], up, predicted tokens in the FIFO |
+    | `devices`  | (G, 11)         | active requests, B, KV tokens used, M, FIFO length, FIFO KV tokens, last iteration time [s], time to iteration end [s], up, predicted tokens in the FIFO, prompt tokens still to prefill |
     | `active`   | (G, B_max, 2)   | per batch slot, in admission order: KV tokens now, predicted remaining tokens |
     | `clock`    | (4,)            | now [s], period index, periods left until T, waiting requests beyond W |
+    | `text`     | (W, 2)          | only with texts (`workload.text`): size of the prompt [bytes], category |
+    | `prefix`   | (W, G)          | only with prefix caches (`cluster.prefix_cache`): prompt tokens that each device has cached |
 
     `llmroute_env.spaces` names the fields. Arrays are fresh at each call.
 
@@ -142,7 +144,11 @@ class LLMRouteEnv(gym.Env[Any, Any]):
         self._sim = Simulator(self.scenario, 1, series_stride)
         spec, window = self._sim.spec, self.scenario.router.window
         self.observation_space = spaces.observation_space(
-            window, spec.batch_limit, spec.kv_limit, int(self.scenario.horizon_periods)
+            window,
+            spec.batch_limit,
+            spec.kv_limit,
+            int(self.scenario.horizon_periods),
+            self._sim.keys[len(OBSERVATION_KEYS) :],
         )
         self.action_space = spaces.action_space(window, len(spec.batch_limit))
         self._actions = np.zeros((1, window), np.int64)
@@ -152,7 +158,7 @@ class LLMRouteEnv(gym.Env[Any, Any]):
     def _bind(self) -> None:
         """Keep views of lane 0; the simulator never replaces these arrays."""
         observed = self._sim.state.observed
-        self._buffers: Observation = {key: getattr(observed, key)[0] for key in OBSERVATION_KEYS}
+        self._buffers: Observation = {key: getattr(observed, key)[0] for key in self._sim.keys}
         self._mask: NDArray[np.int8] = observed.mask[0]
         self._lane: Any = self._sim.state.lanes[0]
         self._outcome: NDArray[np.float64] = self._sim.state.outcome[0]

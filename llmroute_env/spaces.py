@@ -5,6 +5,7 @@ Nothing in the project indexes an observation by a bare number; use these enums.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -13,7 +14,10 @@ from gymnasium import spaces
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 ID_MAX = 2**31 - 1
 
+#: keys of every observation
 OBSERVATION_KEYS = ("queue", "queue_id", "devices", "active", "clock")
+#: keys of the observations of scenarios with texts or prefix caches
+OPTIONAL_KEYS = ("text", "prefix")
 
 
 class Queue(IntEnum):
@@ -38,6 +42,14 @@ class Device(IntEnum):
     TIME_TO_END = 7  #: time until the running iteration ends, 0 when none runs [s]
     UP = 8  #: 1 when the device takes requests
     FIFO_PREDICTED = 9  #: predicted remaining decode tokens in the FIFO [tokens]
+    PREFILL = 10  #: prompt tokens still to compute, batch and FIFO; 0 unless devices prefill
+
+
+class Text(IntEnum):
+    """Columns of ``obs["text"]``, where the workload has texts: one row per waiting request."""
+
+    SIZE_BYTES = 0  #: size of the prompt [bytes]
+    CATEGORY = 1  #: category of the text, a number of `llmroute_env.workload.table.Category`
 
 
 class Active(IntEnum):
@@ -57,7 +69,11 @@ class Clock(IntEnum):
 
 
 def observation_space(
-    window: int, batch_limits: np.ndarray, kv_limits: np.ndarray, horizon_periods: int
+    window: int,
+    batch_limits: np.ndarray,
+    kv_limits: np.ndarray,
+    horizon_periods: int,
+    optional: Sequence[str] = (),
 ) -> spaces.Dict:
     """Build the observation space of one environment.
 
@@ -66,11 +82,13 @@ def observation_space(
         batch_limits: (G,) B per device [requests].
         kv_limits: (G,) M per device [tokens].
         horizon_periods: T, periods until the horizon.
+        optional: which of ``OPTIONAL_KEYS`` the scenario has.
 
     Returns:
-        A ``Dict`` of ``Box``es: ``queue`` (W, 4), ``queue_id`` (W,), ``devices`` (G, 10),
-        ``active`` (G, B_max, 2), ``clock`` (4,). Real limits where they exist, float32's
-        largest value where a quantity has none, so that every bound is finite.
+        A ``Dict`` of ``Box``es: ``queue`` (W, 4), ``queue_id`` (W,), ``devices`` (G, 11),
+        ``active`` (G, B_max, 2), ``clock`` (4,), and where the scenario has them ``text`` (W, 2)
+        and ``prefix`` (W, G). Real limits where they exist, float32's largest value where a
+        quantity has none, so that every bound is finite.
     """
     devices = len(batch_limits)
     slots = int(max(batch_limits))
@@ -91,6 +109,10 @@ def observation_space(
     def box(high: np.ndarray) -> spaces.Box:
         return spaces.Box(np.zeros_like(high), high, dtype=np.float32)
 
+    unbounded = {
+        "text": np.full((window, len(Text)), FLOAT32_MAX, np.float32),
+        "prefix": np.full((window, devices), FLOAT32_MAX, np.float32),
+    }
     return spaces.Dict(
         {
             "queue": box(queue_high),
@@ -98,6 +120,7 @@ def observation_space(
             "devices": box(device_high),
             "active": box(active_high),
             "clock": box(clock_high),
+            **{key: box(unbounded[key]) for key in optional},
         }
     )
 

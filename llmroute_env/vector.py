@@ -84,7 +84,11 @@ class LLMRouteVectorEnv(VectorEnv[Observation, Array, Array]):
         self._sim = Simulator(self.scenario, num_envs, series_stride)
         spec, window = self._sim.spec, self.scenario.router.window
         self.single_observation_space = spaces.observation_space(
-            window, spec.batch_limit, spec.kv_limit, int(self.scenario.horizon_periods)
+            window,
+            spec.batch_limit,
+            spec.kv_limit,
+            int(self.scenario.horizon_periods),
+            self._sim.keys[len(OBSERVATION_KEYS) :],
         )
         self.single_action_space = spaces.action_space(window, len(spec.batch_limit))
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -243,7 +247,7 @@ class LLMRouteVectorEnv(VectorEnv[Observation, Array, Array]):
 
     def _observation(self) -> Observation:
         observed = self._sim.state.observed
-        buffers = {key: getattr(observed, key) for key in OBSERVATION_KEYS}
+        buffers = {key: getattr(observed, key) for key in self._sim.keys}
         return {key: b.copy() for key, b in buffers.items()} if self._copy else buffers
 
     def _mask_info(self, present: NDArray[np.bool_]) -> dict[str, Any]:
@@ -257,7 +261,7 @@ class LLMRouteVectorEnv(VectorEnv[Observation, Array, Array]):
         for lane in np.flatnonzero(over).tolist():
             last = {"action_mask": observed.mask[lane].copy()}
             last |= step_info(outcome[lane]) | {"metrics": self._summary(lane)}
-            observation = {key: getattr(observed, key)[lane].copy() for key in OBSERVATION_KEYS}
+            observation = {key: getattr(observed, key)[lane].copy() for key in self._sim.keys}
             infos = self._add_info(infos, {"final_obs": observation, "final_info": last}, lane)
         return infos
 

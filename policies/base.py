@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from llmroute_env.spaces import Active, Clock, Device, Queue
+from llmroute_env.spaces import Active, Clock, Device, Queue, Text
 from policies.family import Build, Kernels, PolicyParameters
 from policies.lanes import LaneStore
 from policies.memory import PolicyState
@@ -50,6 +50,8 @@ class Policy:
     prediction: str | None = None
     label: str = ""
     kernels: ClassVar[Kernels]
+    #: optional observations that ``decide`` takes after ``clock``, zeros where there are none
+    extra: ClassVar[tuple[str, ...]] = ()
 
     #: parameters that a subclass takes
     Parameters: ClassVar[type[PolicyParameters]] = PolicyParameters
@@ -140,6 +142,7 @@ class Policy:
         clock = np.ascontiguousarray(observation["clock"], np.float32)
         batch = queue.ndim == 3
         lanes = queue.shape[0] if batch else 1
+        extra = [self._optional(observation, key, lanes if batch else 0) for key in self.extra]
         shapes = (queue.shape, queue_id.shape, devices.shape, active.shape, clock.shape)
         if shapes != (self._shapes if not batch else self._batch_shapes(lanes)):
             self._refuse(shapes)
@@ -151,7 +154,8 @@ class Policy:
             self._lanes.begin(memory, clock[Clock.PERIOD], state, episode_start)
             decide, arrays = self.kernels.decide, memory.first
         action = np.empty(queue_id.shape, np.int64)
-        decide(queue, queue_id, devices, active, clock, self.params, arrays, self.scratch, action)
+        seen = (queue, queue_id, devices, active, clock, *extra)
+        decide(*seen, self.params, arrays, self.scratch, action)
         return action, memory.snapshot(lanes)
 
     def run_episode(self, env: Any, *, timed: bool = True) -> np.ndarray:
@@ -196,6 +200,20 @@ class Policy:
         return times[:played].copy()
 
     # -- checks -----------------------------------------------------------------------------
+
+    def _optional(self, observation: Mapping[str, np.ndarray], key: str, lanes: int) -> np.ndarray:
+        """An optional observation, zeros where the scenario has none; ``lanes`` 0 for no batch."""
+        columns = {"text": len(Text), "prefix": self.spec.devices}[key]
+        shape = (self.spec.window, columns)
+        shape = (lanes, *shape) if lanes else shape  # type: ignore[assignment]
+        found = observation.get(key)
+        if found is None:
+            return np.zeros(shape, np.float32)
+        if found.shape != shape:
+            raise ValueError(
+                f"{self.name}: observation[{key!r}] is {found.shape}, expected {shape}"
+            )
+        return np.ascontiguousarray(found, np.float32)
 
     def _batch_shapes(self, lanes: int) -> tuple[tuple[int, ...], ...]:
         return tuple((lanes, *shape) for shape in self._shapes)

@@ -18,9 +18,10 @@ class Kernels(NamedTuple):
     """The compiled functions of a family.
 
     ``decide(queue, queue_id, devices, active, clock, params, memory, scratch, action)`` decides
-    one lane for one period: queue (W, 4) f4, queue_id (W,) i8, devices (G, 10) f4, active
+    one lane for one period: queue (W, 4) f4, queue_id (W,) i8, devices (G, 11) f4, active
     (G, B_max, 2) f4, clock (4,) f4, all C-contiguous and read only; memory and scratch are changed
-    in place; all of action (W,) i8 is written, 0 to hold and g + 1 to send.
+    in place; all of action (W,) i8 is written, 0 to hold and g + 1 to send. A family with ``extra``
+    takes those observations after clock: text (W, 2) f4, prefix (W, G) f4.
 
     ``decide_lanes`` takes the same with a leading lane axis on observation, memory and action.
 

@@ -19,6 +19,11 @@ class RouterSpec:
         slots: largest batch limit, B_max [requests]; the second axis of ``active``.
         period_s: decision interval [s].
         context_limit: (G,) most tokens s + o that a device's model takes; ``NO_LIMIT`` if none.
+        kv_limit: (G,) M [tokens].
+        pool: (G,) name of the group of devices that each belongs to.
+        prefill: whether devices prefill what they decode (mixed mode).
+        emits_token: with ``prefill``, whether the iteration that ends a prefill emits a token.
+        prefix_block: tokens in a block of the prefix caches, 0 where there are none.
         objective: weights and limits of the reward (``alpha`` ... ``tail_ttft_s``).
         horizon_periods: T, length of an episode [periods].
         scenario: name of the scenario.
@@ -32,6 +37,11 @@ class RouterSpec:
     objective: Any
     horizon_periods: int
     scenario: str
+    kv_limit: tuple[int, ...] = ()
+    pool: tuple[str, ...] = ()
+    prefill: bool = False
+    emits_token: bool = False
+    prefix_block: int = 0
 
     @classmethod
     def from_env(cls, env: Any) -> RouterSpec:
@@ -57,6 +67,11 @@ class RouterSpec:
             objective=scenario.objective,
             horizon_periods=int(scenario.horizon_periods),
             scenario=str(scenario.name),
+            kv_limit=tuple(int(limit) for limit in cluster.kv_limit),
+            pool=tuple(cluster.pool),
+            prefill=bool(cluster.prefill),
+            emits_token=bool(cluster.emits_token),
+            prefix_block=int(cluster.prefix_block),
         )
 
 

@@ -109,12 +109,22 @@ def fake_env(**cluster: object) -> SimpleNamespace:
         objective="o",
         router=SimpleNamespace(window=8),
     )
-    spec = {"batch_limit": [4, 2], "context_limit": [NO_LIMIT, 0]} | cluster
+    spec = {
+        "batch_limit": [4, 2],
+        "context_limit": [NO_LIMIT, 0],
+        "kv_limit": [90, 80],
+        "pool": ("a", "b"),
+        "prefill": False,
+        "emits_token": False,
+        "prefix_block": 0,
+    } | cluster
     return SimpleNamespace(scenario=scenario, spec_cluster=SimpleNamespace(**spec))
 
 
 def test_spec_from_a_wrapped_or_a_vector_environment() -> None:
-    expected = RouterSpec(8, 2, 4, 0.5, (NO_LIMIT, NO_LIMIT), "o", 10, "s")
+    expected = RouterSpec(
+        8, 2, 4, 0.5, (NO_LIMIT, NO_LIMIT), "o", 10, "s", kv_limit=(90, 80), pool=("a", "b")
+    )
     env = fake_env()
     assert RouterSpec.from_env(env) == expected
     assert RouterSpec.from_env(SimpleNamespace(unwrapped=env)) == expected

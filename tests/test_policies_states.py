@@ -223,7 +223,7 @@ def test_arrays_that_are_not_contiguous_or_of_another_type() -> None:
 def test_refuses_another_environments_observation_and_state() -> None:
     router = make("lor", SCENE.spec)
     other = Scene([Gpu(slots=64)] * 3, window=16)
-    with pytest.raises(ValueError, match=r"lor: observation\['devices'\] is \(3, 10\), expected"):
+    with pytest.raises(ValueError, match=r"lor: observation\['devices'\] is \(3, 11\), expected"):
         router.predict(other.observe())
     with pytest.raises(ValueError, match=r"observation\['queue_id'\]"):
         router.predict(SCENE.observe() | {"queue_id": np.zeros(3, np.int64)})

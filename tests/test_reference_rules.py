@@ -29,7 +29,7 @@ def test_iterations_go_on_between_boundaries() -> None:
     assert finished(cluster) == [0.8, 0.4, None]
     assert cluster.requests[2].started_at == 4 * 10**8  # joined at 0.4, by itself
     assert observe(cluster)["devices"][0].tolist() == pytest.approx(
-        [1, 2, 6, 100, 0, 0, 0.4, 0.2, 1, 0]
+        [1, 2, 6, 100, 0, 0, 0.4, 0.2, 1, 0, 0]
     )
 
 

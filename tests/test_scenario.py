@@ -157,7 +157,7 @@ def test_a_missing_trace_leaves_the_load_open_and_says_where_to_get_it(
 @pytest.mark.parametrize("name", A100)
 def test_a100_limits_come_from_the_planner(name: str) -> None:
     scenario = Scenario.load(name)
-    device = limits(scenario)
+    (device,) = limits(scenario)
     assert scenario.cluster.memory is not None
     assert device.batch_limit == scenario.cluster.memory.max_num_seqs
     assert 105_000 < device.kv_limit < 120_000  # about 112k tokens of Llama-2-7B

@@ -35,6 +35,7 @@ CONSTANTS = np.dtype(
         ("series_stride", np.int64),  # periods between two samples of the time series, 0 for none
         ("largest", np.int64),  # largest s + o that some device can hold
         ("largest_kv", np.int64),  # the same by KV alone
+        ("uneven", np.int64),  # whether some devices hold larger requests than others
         ("tail_eel_ns", np.int64),
         ("tail_ttft_ns", np.int64),
         *((name, np.float64) for name in COMPONENTS),  # weights
@@ -75,6 +76,7 @@ DEVICE = np.dtype(
         ("kv_limit", np.int64),  # M [tokens]
         ("kv_blocks", np.int64),  # M in blocks
         ("watermark", np.int64),  # blocks kept free at admission
+        ("largest", np.int64),  # largest s + o that it can hold
         ("kv_s", np.float64),  # iteration time per KV token [s]
         ("prefill_s", np.float64),  # iteration time per recomputed token [s]
         ("up", np.int64),

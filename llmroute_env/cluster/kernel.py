@@ -45,7 +45,7 @@ def step_lane(state: State, lane: int, action: Array) -> None:
     devices, window = state.devices[lane], state.window[lane]
     now = v.now_ns
     target = now + p.period_ns
-    dispatch(q, v, devices, window, action)
+    dispatch(p, q, v, devices, window, action)
     for g in range(len(devices)):
         d, slots, phase = devices[g], state.slots[lane, g], state.phase[lane, g]
         if not d.running:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from llmroute_env import spaces
 from llmroute_env.cluster.device import Record
+from llmroute_env.cluster.queueing import may_hold
 from llmroute_env.cluster.state import Array, State
 from llmroute_env.jit import inlined
 
 _Q_PROMPT, _Q_PREDICTED, _Q_WAITED, _Q_TIER = (int(f) for f in spaces.Queue)
-(_D_ACTIVE, _D_BATCH, _D_KV, _D_LIMIT, _D_FIFO, _D_TOKENS, _D_LAST, _D_END, _D_UP, _D_PREDICTED) = (
-    int(f) for f in spaces.Device
-)
+(
+    _D_ACTIVE,
+    _D_BATCH,
+    _D_KV,
+    _D_LIMIT,
+    _D_FIFO,
+    _D_TOKENS,
+    _D_LAST,
+    _D_END,
+    _D_UP,
+    _D_PREDICTED,
+    _D_PREFILL,
+) = (int(f) for f in spaces.Device)
 _A_KV, _A_REMAINING = (int(f) for f in spaces.Active)
 _C_NOW, _C_PERIOD, _C_LEFT, _C_HIDDEN = (int(f) for f in spaces.Clock)
 
@@ -29,9 +40,11 @@ def observe_load(state: State, lane: int) -> None:
     p, v, q, o = state.constants[0], state.lanes[lane], state.requests[lane], state.observed
     _observe_queue(q, v, state.window[lane], o.queue[lane], o.queue_id[lane])
     mask, devices = o.mask[lane], state.devices[lane]
-    for i in range(v.shown, v.visible):
+    # Where all devices are alike the rows are, too, and those already shown stay as they are.
+    for i in range(0 if p.uneven else v.shown, v.visible):
         for g in range(len(devices)):
-            mask[i, g + 1] = devices[g].up
+            d = devices[g]
+            mask[i, g + 1] = d.up and may_hold(p, d, q[state.window[lane, i]])
     for i in range(v.visible, v.shown):
         mask[i, 1:] = 0
     v.shown = v.visible

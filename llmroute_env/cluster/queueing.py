@@ -6,7 +6,7 @@ import numpy as np
 
 from llmroute_env.cluster.device import Record, push_tail
 from llmroute_env.cluster.state import QUEUED, REJECTED, Array, RejectReason
-from llmroute_env.jit import inlined
+from llmroute_env.jit import compiled, inlined
 
 _KV_LIMIT, _CONTEXT_LIMIT = int(RejectReason.KV_LIMIT), int(RejectReason.CONTEXT_LIMIT)
 
@@ -36,8 +36,29 @@ def arrive(p: Record, q: Array, v: Record, window: Array) -> None:
     v.arrived = j
 
 
+@compiled
+def may_hold(p: Record, d: Record, request: Record) -> bool:
+    """Whether a device that is up may be chosen: it holds the prompt and a token, as all can see.
+
+    Whether it holds the whole request is not asked, since that depends on its true length.
+    """
+    return p.uneven == 0 or request.prompt < d.largest  # type: ignore[no-any-return]
+
+
+@compiled
+def _refuse(v: Record, d: Record, request: Record) -> None:
+    """Reject, at dispatch, what this device can never hold; another one could have."""
+    final = np.int64(request.prompt) + request.decode
+    request.status = REJECTED
+    request.reason = _KV_LIMIT if final > d.kv_limit else _CONTEXT_LIMIT
+    v.rejected += 1
+    if not request.missed:
+        request.missed = 1
+        v.cost += 1
+
+
 @inlined
-def dispatch(q: Array, v: Record, devices: Array, window: Array, action: Array) -> None:
+def dispatch(p: Record, q: Array, v: Record, devices: Array, window: Array, action: Array) -> None:
     """Send the chosen visible requests to FIFO tails, in queue order, and refill the window."""
     kept, visible = 0, v.visible
     for i in range(len(action)):
@@ -46,10 +67,18 @@ def dispatch(q: Array, v: Record, devices: Array, window: Array, action: Array) 
             v.invalid += choice != 0
             continue
         j = window[i]
-        if 1 <= choice <= len(devices) and devices[choice - 1].up:
+        if (
+            1 <= choice <= len(devices)
+            and devices[choice - 1].up
+            and may_hold(p, devices[choice - 1], q[j])
+        ):
+            d = devices[choice - 1]
             q[j].device = choice - 1
             q[j].dispatch_ns = v.now_ns
-            push_tail(q, v, devices[choice - 1], j)
+            if p.uneven and np.int64(q[j].prompt) + q[j].decode > d.largest:
+                _refuse(v, d, q[j])
+            else:
+                push_tail(q, v, d, j)
         else:
             v.invalid += choice != 0
             window[kept] = j

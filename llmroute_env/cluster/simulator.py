@@ -15,12 +15,22 @@ from llmroute_env.cluster.spec import ClusterSpec
 from llmroute_env.cluster.state import NANOSECONDS, Handle, State, allocate, make_handle
 from llmroute_env.jit import announce_compilation
 from llmroute_env.scenario import Scenario
+from llmroute_env.spaces import OBSERVATION_KEYS, OPTIONAL_KEYS
 from llmroute_env.workload import RequestTable, Streams, generate
 
 #: rows of an automatically sampled time series over the horizon
 _SAMPLES = 1024
 
 _OPTIONS = ("prediction", "requests")
+
+
+def optional_keys(scenario: Scenario) -> tuple[str, ...]:
+    """Which of ``OPTIONAL_KEYS`` the scenario's observations have."""
+    has = {
+        "text": getattr(scenario.workload, "text", None) is not None,
+        "prefix": scenario.cluster.prefix_cache is not None,
+    }
+    return tuple(key for key in OPTIONAL_KEYS if has[key])
 
 
 class Simulator:
@@ -49,6 +59,8 @@ class Simulator:
             self.spec.devices(scenario),
             int(scenario.router.window),
         )
+        #: keys of the observations
+        self.keys = (*OBSERVATION_KEYS, *optional_keys(scenario))
         self.tables: list[RequestTable | None] = [None] * lanes
         self._scenarios: dict[str, Scenario] = {}
         self._allocate(0)

@@ -36,12 +36,20 @@ class ClusterSpec:
         kv_limit: (G,) M, KV tokens, a multiple of the block size.
         context_limit: (G,) most tokens s + o of a request, ``NO_LIMIT`` where there is none.
         timing: (G,) iteration-time model of each device.
+        pool: (G,) name of the group that each device belongs to.
+        prefill: whether devices prefill what they decode.
+        emits_token: whether the iteration that ends a prefill emits a token.
+        prefix_block: tokens in a block of the prefix caches, 0 where there are none.
     """
 
     batch_limit: Ints
     kv_limit: Ints
     context_limit: Ints
     timing: tuple[IterationTiming, ...]
+    pool: tuple[str, ...]
+    prefill: bool = False
+    emits_token: bool = False
+    prefix_block: int = 0
 
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> ClusterSpec:
@@ -50,14 +58,28 @@ class ClusterSpec:
         Raises:
             ScenarioError: the model does not fit the device, or a profile is missing.
         """
-        found, devices = limits(scenario), scenario.cluster.devices
-        context = NO_LIMIT if found.context_limit is None else found.context_limit
+        cluster = scenario.cluster
+        devices = [
+            (found, group.name)
+            for found, group in zip(limits(scenario), cluster.fleet, strict=True)
+            for _ in range(group.devices)
+        ]
+        contexts = [found.context_limit for found, _ in devices]
         return cls(
-            np.full(devices, found.batch_limit, np.int64),
-            np.full(devices, found.kv_limit, np.int64),
-            np.full(devices, context, np.int64),
-            (found.timing,) * devices,
+            np.array([found.batch_limit for found, _ in devices], np.int64),
+            np.array([found.kv_limit for found, _ in devices], np.int64),
+            np.array([NO_LIMIT if limit is None else limit for limit in contexts], np.int64),
+            tuple(found.timing for found, _ in devices),
+            tuple(name for _, name in devices),
+            prefill=cluster.prefill is not None,
+            emits_token=cluster.prefill is not None and cluster.prefill.emits_token,
+            prefix_block=0 if cluster.prefix_cache is None else cluster.prefix_cache.block,
         )
+
+    @property
+    def largest(self) -> Ints:
+        """(G,) largest s + o that each device can ever hold [tokens]."""
+        return np.minimum(self.kv_limit, self.context_limit)
 
     def constants(self, scenario: Scenario, series_stride: int = 0) -> NDArray[Any]:
         """(1,) `CONSTANTS` of the kernel.
@@ -78,8 +100,9 @@ class ClusterSpec:
             "block": scenario.cluster.kv_block,
             "head_of_line_skip": scenario.cluster.head_of_line_skip,
             "series_stride": series_stride,
-            "largest": int(np.minimum(self.kv_limit, self.context_limit).max()),
+            "largest": int(self.largest.max()),
             "largest_kv": int(self.kv_limit.max()),
+            "uneven": int(np.ptp(self.largest) > 0),
             "tail_eel_ns": to_ns(objective.tail_eel_s),
             "tail_ttft_ns": to_ns(objective.tail_ttft_s),
         }
@@ -96,6 +119,7 @@ class ClusterSpec:
         rows["batch_limit"] = self.batch_limit
         rows["kv_limit"] = self.kv_limit
         rows["kv_blocks"] = blocks
+        rows["largest"] = self.largest
         rows["watermark"] = np.floor(blocks * scenario.cluster.kv_watermark)
         rows["kv_s"] = [timing.kv_s for timing in self.timing]
         rows["prefill_s"] = [timing.prefill_s for timing in self.timing]

@@ -94,6 +94,8 @@ class Observed(NamedTuple):
     active: Array  #: (N, G, B_max, len(Active))
     clock: Array  #: (N, len(Clock))
     mask: Array  #: (N, W, G + 1) int8
+    text: Array  #: (N, W, len(Text)), zeros where the workload has no texts
+    prefix: Array  #: (N, W, G) cached prompt tokens, zeros without prefix caches
 
 
 class State(NamedTuple):
@@ -161,6 +163,8 @@ def _make_handle(s: State) -> Handle:
                 borrowed(o.active),
                 borrowed(o.clock),
                 borrowed(o.mask),
+                borrowed(o.text),
+                borrowed(o.prefix),
             ),
         )
     )
@@ -224,4 +228,7 @@ def allocate_observed(lanes: int, window: int, devices: int, slots: int) -> Obse
         np.zeros((lanes, devices, slots, len(spaces.Active)), np.float32),
         np.zeros((lanes, len(spaces.Clock)), np.float32),
         mask,
+        # Pages that nothing writes to take no memory.
+        np.zeros((lanes, window, len(spaces.Text)), np.float32),
+        np.zeros((lanes, window, devices), np.float32),
     )

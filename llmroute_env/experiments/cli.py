@@ -18,7 +18,8 @@ from llmroute_env.command_line import Parser
 from llmroute_env.experiments.table import DEFAULT_METRICS
 from llmroute_env.metrics import METRICS, TIMINGS
 from llmroute_env.scenario import Scenario, list_scenarios
-from llmroute_env.scenario.saturation import limits
+from llmroute_env.scenario.cluster import Cluster, Group
+from llmroute_env.scenario.saturation import Limits, limits
 
 DEFAULT_SCENARIO: Final = "paper-overload"
 DEFAULT_POLICIES: Final = "round_robin,lor,power_of_d,central_fifo,sjf,mc_sf,olp"
@@ -126,18 +127,36 @@ def policy_table() -> Table:
     return table
 
 
-def _facts(scenario: Scenario) -> dict[str, str]:
-    device, cluster, load = limits(scenario), scenario.cluster, scenario.offered_load()
+def _group(group: Group, device: Limits) -> str:
     context = "none" if device.context_limit is None else f"{device.context_limit:,} tokens"
+    timing = group.timing.model_dump(exclude_none=True)
+    return (
+        f"{'' if group.name == 'default' else group.name + ': '}G {group.devices}, "
+        f"B {device.batch_limit}, M {device.kv_limit:,} tokens, context limit {context}, "
+        f"iteration {timing.pop('kind')} {_pairs(timing)}"
+    )
+
+
+def _modes(cluster: Cluster) -> str:
+    """The optional parts of the cluster that are on."""
+    parts = {"prefill": cluster.prefill, "prefix cache": cluster.prefix_cache,
+             "handoff": cluster.handoff}  # fmt: skip
+    return "".join(
+        f"; {name} {_pairs(part.model_dump())}" for name, part in parts.items() if part is not None
+    )
+
+
+def _facts(scenario: Scenario) -> dict[str, str]:
+    cluster, load = scenario.cluster, scenario.offered_load()
     horizon = "as the trace" if scenario.horizon is None else f"{scenario.horizon:,} periods"
-    timing = cluster.timing.model_dump(exclude_none=True)
-    kind = timing.pop("kind")
     loads = f"batch {load.batch:.2f}, KV {load.kv:.2f}, at the peak {load.peak:.2f}"
     return {
-        "cluster": f"G {cluster.devices}, B {device.batch_limit}, M {device.kv_limit:,} tokens, "
-        f"context limit {context}, KV block {cluster.kv_block}",
+        "cluster": "; ".join(
+            _group(*pair) for pair in zip(cluster.fleet, limits(scenario), strict=True)
+        )
+        + f"; KV block {cluster.kv_block}{_modes(cluster)}",
         "time": f"period {scenario.period_s:g} s, T {horizon}"
-        f"{' and drain' if scenario.drain else ''}, iteration {kind} {_pairs(timing)}",
+        f"{' and drain' if scenario.drain else ''}",
         "router": f"W {scenario.router.window}",
         "arrivals": _section(scenario.workload.arrivals),
         "lengths": _section(scenario.workload.lengths),

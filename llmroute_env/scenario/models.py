@@ -63,12 +63,13 @@ class Scenario(Section):
         """Refuse what overflows: the clock counts int64 nanoseconds, request ids are int32."""
         if self.period_s < _SHORTEST_S:
             raise ValueError(f"period_s = {self.period_s:g}: must be at least {_SHORTEST_S:g} s")
-        timing = self.cluster.timing
-        if timing.kind == "constant" and not _SHORTEST_S <= timing.iteration_s <= LONGEST_S:
-            raise ValueError(
-                f"cluster.timing.iteration_s = {timing.iteration_s:g}: must be from "
-                f"{_SHORTEST_S:g} to {LONGEST_S:g} s"
-            )
+        for group in self.cluster.fleet:
+            timing = group.timing
+            if timing.kind == "constant" and not _SHORTEST_S <= timing.iteration_s <= LONGEST_S:
+                raise ValueError(
+                    f"cluster.timing.iteration_s = {timing.iteration_s:g}: must be from "
+                    f"{_SHORTEST_S:g} to {LONGEST_S:g} s"
+                )
         periods = (self.horizon or 1) + (self.max_drain_periods if self.drain else 0)
         if periods * self.period_s > LONGEST_S:
             raise ValueError(
@@ -110,7 +111,8 @@ class Scenario(Section):
             table = load_table(lengths.table)
             smallest = int(table.prompt.value[0] + table.decode.value[0])
         for key in ("context_limit", "kv_limit"):
-            limit = getattr(cluster, key)
+            limits = [getattr(group, key) for group in cluster.fleet]
+            limit = None if None in limits else max(limits)
             if limit is not None and limit < smallest:
                 raise ValueError(
                     f"cluster.{key} = {limit}: must be at least {smallest}, the s + o of the "
@@ -120,8 +122,7 @@ class Scenario(Section):
         if (
             trace is not None
             and trace.over_limit == "clip"
-            and cluster.context_limit is None
-            and cluster.timing.kind == "constant"
+            and all(g.context_limit is None and g.timing.kind == "constant" for g in cluster.fleet)
         ):
             raise ValueError(
                 "workload.trace.over_limit = 'clip': needs cluster.context_limit to clip to"

@@ -76,15 +76,20 @@ def apply(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
 
 def _set(data: dict[str, Any], key: str, value: Any) -> None:
     parts = key.split(".")
-    here = data
+    here: Any = data
     for depth, part in enumerate(parts):
+        if isinstance(here, list):
+            here = _item(here, key, part)
+            if depth == len(parts) - 1:
+                raise ScenarioError(f"override {key}: must name a key of that entry")
+            continue
         known = schema.keys_at(parts[:depth], data)
         if part not in known:
             raise ScenarioError(f"override {key}: unknown key{_suggestion(parts, depth, data)}")
         if depth == len(parts) - 1:
             break
         child = here.get(part)
-        if not isinstance(child, dict):  # a section that is null or absent so far
+        if not isinstance(child, dict | list):  # a section that is null or absent so far
             child = {}
             here[part] = child
         here = child
@@ -97,10 +102,19 @@ def _set(data: dict[str, Any], key: str, value: Any) -> None:
         here[parts[-1]] = copy.deepcopy(value)
 
 
+def _item(items: list[Any], key: str, part: str) -> dict[str, Any]:
+    """Entry ``part`` of a list, ``cluster.groups.0.devices``."""
+    if not part.isdigit() or int(part) >= len(items) or not isinstance(items[int(part)], dict):
+        raise ScenarioError(
+            f"override {key}: {part!r} must be a number from 0 to {len(items) - 1}, which entry"
+        )
+    return items[int(part)]  # type: ignore[no-any-return]
+
+
 def _change_kind(data: dict[str, Any], parts: list[str], kind: Any) -> None:
-    here = data
+    here: Any = data
     for part in parts[:-1]:
-        here = here[part]
+        here = here[int(part)] if isinstance(here, list) else here[part]
     here["kind"] = kind
     # An unknown kind is left to validation, which lists what is allowed.
     known = schema.keys_at(parts[:-1], data)
@@ -128,7 +142,9 @@ def _suggestion(parts: list[str], depth: int, data: Mapping[str, Any]) -> str:
 
 
 def _all_keys(path: tuple[str, ...], data: Mapping[str, Any]) -> list[str]:
-    found = []
+    found: list[str] = []
+    if path and path[-1] == "groups":  # whose keys follow a number
+        return found
     for key in sorted(schema.keys_at(path, data)):
         found.append(".".join((*path, key)))
         found += _all_keys((*path, key), data)

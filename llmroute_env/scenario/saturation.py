@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from llmroute_env.scenario.cluster import Cluster
+from llmroute_env.scenario.cluster import Group
 from llmroute_env.scenario.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -53,39 +53,47 @@ class OfferedLoad(NamedTuple):
         return "kv" if self.kv > self.batch else "batch"
 
 
-def limits(scenario: Scenario) -> Limits:
-    """B, M, context limit and timing of a device, from the planner where the scenario says so.
+def limits(scenario: Scenario) -> tuple[Limits, ...]:
+    """B, M, context limit and timing by group, from the planner where the scenario says so.
 
     Raises:
         ScenarioError: the model does not fit the device, or a profile is missing.
     """
+    cluster = scenario.cluster
     try:
-        return _limits(scenario.cluster)
+        return tuple(_limits(group, cluster.kv_block) for group in cluster.fleet)
     except ScenarioError:
         raise
     except ValueError as error:
         raise ScenarioError(f"scenario {scenario.name}: cluster: {error}") from None
 
 
+def largest_context(scenario: Scenario) -> int | None:
+    """Largest s + o that some device takes [tokens], None where one has no limit."""
+    contexts = [device.context_limit for device in limits(scenario)]
+    known = [context for context in contexts if context is not None]
+    return max(known) if len(known) == len(contexts) else None
+
+
 @lru_cache(maxsize=64)
-def _limits(cluster: Cluster) -> Limits:
+def _limits(group: Group, kv_block: int) -> Limits:
     from llmroute_env.cluster import timing as timings
 
-    batch, kv, context = cluster.batch_limit, cluster.kv_limit, cluster.context_limit
-    timing = cluster.timing
+    batch, kv, context = group.batch_limit, group.kv_limit, group.context_limit
+    timing = group.timing
     if timing.kind == "constant":
         assert batch is not None  # validated: a constant timing needs both
         assert kv is not None
-        kv -= kv % cluster.kv_block  # whole blocks
+        kv -= kv % kv_block  # whole blocks
         return Limits(batch, kv, context, timings.constant(timing.iteration_s, batch))
     from llmroute_env.cluster.memory import plan
 
-    inputs = {} if cluster.memory is None else cluster.memory.model_dump(exclude_none=True)
-    planned = plan(timing.device, timing.model, timing.tp, kv_block=cluster.kv_block, **inputs)
+    inputs = {} if group.memory is None else group.memory.model_dump(exclude_none=True)
+    planned = plan(timing.device, timing.model, timing.tp, kv_block=kv_block, **inputs)
     # A batch or KV limit that the scenario gives stands for an engine configured that way.
     batch = planned.batch_limit if batch is None else batch
     kv = planned.kv_limit if kv is None else kv
-    kv -= kv % cluster.kv_block  # whole blocks
+    kv -= kv % kv_block  # whole blocks
     context = planned.context_limit if context is None else context
     table = timings.from_profile(
         timing.device, timing.model, timing.tp, batch, overhead_s=timing.overhead_s
@@ -107,7 +115,6 @@ def offered_load(scenario: Scenario) -> OfferedLoad:
 def _offered(scenario: Scenario) -> OfferedLoad:
     from llmroute_env.workload import arrivals, replay
 
-    device = limits(scenario)
     process, horizon_s = scenario.workload.arrivals, scenario.horizon_s
     prompt, decode = _lengths(scenario)
     if process.kind == "trace":
@@ -118,24 +125,28 @@ def _offered(scenario: Scenario) -> OfferedLoad:
         peak_rate = arrivals.peak_rate(process, horizon_s)
         requests = rate * horizon_s
 
-    largest = min(device.kv_limit, device.context_limit or device.kv_limit)
+    devices = limits(scenario)
+    largest = max(min(d.kv_limit, d.context_limit or d.kv_limit) for d in devices)
     fits = prompt + decode <= largest
     share = float(fits.mean()) if len(fits) else 0.0
     if share == 0.0:
-        return OfferedLoad(0.0, 0.0, 0.0, device.timing.iteration_s(1, 0), requests, 1.0)
+        return OfferedLoad(0.0, 0.0, 0.0, devices[0].timing.iteration_s(1, 0), requests, 1.0)
     s, o = prompt[fits].astype(np.float64), decode[fits].astype(np.float64)
     iterations = share * float(o.mean())  # per arriving request
     kv_tokens = share * float((o * s + 0.5 * o * (o + 1.0)).mean())  # sum of s + age + 1
     kv_tokens += iterations * 0.5 * (scenario.cluster.kv_block - 1)  # the last block, half full
     held = kv_tokens / iterations
-    full = max(1, min(device.batch_limit, int(device.kv_limit / held)))
-    iteration_s = device.timing.iteration_s(full, full * held)
-
-    per_device = rate * iteration_s / scenario.cluster.devices
-    batch = per_device * iterations / device.batch_limit
-    kv = per_device * kv_tokens / device.kv_limit
+    slots_per_s = kv_per_s = full_s = 0.0  # capacity of the fleet
+    for device, group in zip(devices, scenario.cluster.fleet, strict=True):
+        full = max(1, min(device.batch_limit, int(device.kv_limit / held)))
+        iteration_s = device.timing.iteration_s(full, full * held)
+        slots_per_s += group.devices * device.batch_limit / iteration_s
+        kv_per_s += group.devices * device.kv_limit / iteration_s
+        full_s += group.devices * iteration_s / scenario.cluster.devices
+    batch = rate * iterations / slots_per_s
+    kv = rate * kv_tokens / kv_per_s
     peak = max(batch, kv) * peak_rate / rate
-    return OfferedLoad(batch, kv, peak, iteration_s, requests, 1.0 - share)
+    return OfferedLoad(batch, kv, peak, full_s, requests, 1.0 - share)
 
 
 def _lengths(scenario: Scenario) -> tuple[Ints, Ints]:

@@ -49,6 +49,10 @@ def sections_at(path: Sequence[int | str], data: Any) -> list[type[BaseModel]]:
     options: list[type[BaseModel]] = [Scenario]
     here = data
     for part in path:
+        if isinstance(here, Sequence) and not isinstance(here, str) and str(part).isdigit():
+            here = here[int(part)] if int(part) < len(here) else None
+            options = choose(options, here)
+            continue
         nested = [
             section
             for option in options

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmroute_env.scenario.saturation import limits
+from llmroute_env.scenario.saturation import largest_context
 from llmroute_env.scenario.workload import Trace
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def trace_of(scenario: Scenario) -> TraceData:
     if not path.is_file():
         return _load(options, None, (0, 0))  # raises, with the message that belongs to it
     stat = path.stat()
-    return _load(options, limits(scenario).context_limit, (stat.st_mtime_ns, stat.st_size))
+    return _load(options, largest_context(scenario), (stat.st_mtime_ns, stat.st_size))
 
 
 def last_arrival_s(scenario: Scenario) -> float:

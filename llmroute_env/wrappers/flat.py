@@ -84,7 +84,7 @@ class FlatFeatures:
     ========= ================ ==================================================================
     queue     (W, 5)           log s, log ô, waited, tier, 1 (0 in the rows past the queue)
     request   (5,)             the same of the request to be dispatched (`OneRequestEnv` only)
-    devices   (G, 10)          the fields of `Device`, in their order
+    devices   (G, 11)          the fields of `Device`, in their order
     active    (G, B_max, 2)    KV tokens / M, log of the predicted remaining tokens
     clock     (3,)             k/T, periods left/T, hidden queue
     pending   (2,)             requests still to ask about, held (`OneRequestEnv` only)
@@ -149,6 +149,7 @@ class FlatFeatures:
         out[..., Device.FIFO_LENGTH] = _saturating(rows[..., Device.FIFO_LENGTH], batch)
         out[..., Device.FIFO_TOKENS] = _saturating(rows[..., Device.FIFO_TOKENS], kv)
         out[..., Device.FIFO_PREDICTED] = _saturating(rows[..., Device.FIFO_PREDICTED], kv)
+        out[..., Device.PREFILL] = _saturating(rows[..., Device.PREFILL], kv)
         for field in (Device.LAST_ITERATION, Device.TIME_TO_END):
             out[..., field] = _saturating(rows[..., field], self.scales.iteration_s)
         out[..., Device.UP] = rows[..., Device.UP]

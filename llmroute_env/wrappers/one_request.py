@@ -65,7 +65,7 @@ class OneRequestEnv(
     key       shape, dtype     fields
     ========= ================ ====================================================================
     request   (4,) float32     the fields of `Queue` of the request asked about; 0 after the end
-    devices   (G, 10) float32  the fields of `Device`; the FIFO's include what was sent this period
+    devices   (G, 11) float32  the fields of `Device`; the FIFO's include what was sent this period
     active    (G, B_max, 2)    as in the wrapped environment
     clock     (4,) float32     as in the wrapped environment
     pending   (2,) float32     requests of this period still to ask about, this one included;

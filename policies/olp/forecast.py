@@ -29,7 +29,7 @@ def remaining_slots(predicted: float) -> int:
 
 @compiled
 def read_load(devices: np.ndarray, context_limit: np.ndarray, width: int, load: np.ndarray) -> None:
-    """Fill ``load`` (G, len(Load)) from ``obs["devices"]`` (G, 10).
+    """Fill ``load`` (G, len(Load)) from ``obs["devices"]`` (G, 11).
 
     With an iteration under way a newcomer joins when it ends. Every active request has one token
     more then, and PHYSICAL assumes that none has left: what is sent must start without relying on

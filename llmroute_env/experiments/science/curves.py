@@ -148,7 +148,7 @@ def prices(episodes: Episodes, fluid: bool) -> pd.DataFrame:
     for where, settings in sweeps.PRICE_CELLS.items():
         cell = paper_cell(**settings)
         load = cell.scenario.offered_load()
-        tokens = _mean_kv(cell) / limits(cell.scenario).kv_limit
+        tokens = _mean_kv(cell) / limits(cell.scenario)[0].kv_limit
         for policy in sweeps.price_policies(fluid):
             batch = episodes.values(cell, policy, "price_batch")
             memory = episodes.values(cell, policy, "price_memory") * tokens
@@ -176,7 +176,7 @@ def price_series(seeds: Sequence[int], fluid: bool) -> pd.DataFrame:
     parts = []
     for where, settings in SERIES_CELLS.items():
         cell = paper_cell(**settings)
-        tokens = _mean_kv(cell) / limits(cell.scenario).kv_limit
+        tokens = _mean_kv(cell) / limits(cell.scenario)[0].kv_limit
         env = LLMRouteEnv(cell.of_readers)
         for policy in sweeps.price_policies(fluid):
             played = [evaluate(env, policy, seed).diagnostics for seed in seeds]
