@@ -71,7 +71,7 @@ def _read(source: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(data, dict):
         raise ScenarioError(f"scenario file {path}: must be a mapping of keys")
     data.setdefault("name", path.stem)
-    _anchor_trace(data, path.parent)
+    _anchor_files(data, path.parent)
     return str(data["name"]), data
 
 
@@ -88,15 +88,16 @@ def _find(source: str) -> Path:
     raise ScenarioError(f"scenario {source!r}: no such scenario{nearest(source, names)}")
 
 
-def _anchor_trace(data: dict[str, Any], directory: Path) -> None:
-    """Make a relative trace path count from the scenario's file where it exists only there."""
+def _anchor_files(data: dict[str, Any], directory: Path) -> None:
+    """Make relative paths of traces count from the scenario's file where they exist only there."""
     workload = data.get("workload")
-    trace = workload.get("trace") if isinstance(workload, dict) else None
-    path = trace.get("path") if isinstance(trace, dict) else None
-    if isinstance(trace, dict) and isinstance(path, str) and path:
-        beside = directory / path
-        if not Path(path).exists() and beside.is_file():
-            trace["path"] = str(beside)
+    for key in ("trace", "arrivals"):  # ``arrivals`` has a path with ``kind: servegen``
+        section = workload.get(key) if isinstance(workload, dict) else None
+        path = section.get("path") if isinstance(section, dict) else None
+        if isinstance(section, dict) and isinstance(path, str) and path:
+            beside = directory / path
+            if not Path(path).exists() and beside.exists():
+                section["path"] = str(beside)
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,6 @@ from llmroute_env.scenario.errors import ScenarioError
 if TYPE_CHECKING:
     from llmroute_env.cluster.timing import IterationTiming
     from llmroute_env.scenario.models import Scenario
-    from llmroute_env.workload.table import Ints
 
 
 class Limits(NamedTuple):
@@ -113,18 +112,9 @@ def offered_load(scenario: Scenario) -> OfferedLoad:
 
 @lru_cache(maxsize=64)
 def _offered(scenario: Scenario) -> OfferedLoad:
-    from llmroute_env.workload import arrivals, replay
+    from llmroute_env.workload.demand import demand
 
-    process, horizon_s = scenario.workload.arrivals, scenario.horizon_s
-    prompt, decode = _lengths(scenario)
-    if process.kind == "trace":
-        requests = float(replay.arrivals_within(scenario))
-        rate = peak_rate = requests / horizon_s
-    else:
-        rate = arrivals.mean_rate(process, horizon_s)
-        peak_rate = arrivals.peak_rate(process, horizon_s)
-        requests = rate * horizon_s
-
+    requests, rate, peak_rate, prompt, decode = demand(scenario)
     devices = limits(scenario)
     largest = max(min(d.kv_limit, d.context_limit or d.kv_limit) for d in devices)
     fits = prompt + decode <= largest
@@ -147,17 +137,3 @@ def _offered(scenario: Scenario) -> OfferedLoad:
     kv = rate * kv_tokens / kv_per_s
     peak = max(batch, kv) * peak_rate / rate
     return OfferedLoad(batch, kv, peak, full_s, requests, 1.0 - share)
-
-
-def _lengths(scenario: Scenario) -> tuple[Ints, Ints]:
-    """An equally weighted sample of (prompt, decode) that stands for the scenario's lengths."""
-    from llmroute_env.workload import lengths, replay
-
-    spec = scenario.workload.lengths
-    if spec.kind != "trace":
-        return lengths.grid(spec)
-    trace = replay.trace_of(scenario)
-    if scenario.workload.arrivals.kind != "trace":
-        return trace.prompt, trace.decode
-    count = replay.arrivals_within(scenario)
-    return trace.prompt[:count], trace.decode[:count]

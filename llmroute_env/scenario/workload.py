@@ -8,15 +8,63 @@ from pydantic import Field, model_validator
 
 from llmroute_env.scenario.fields import (
     Count,
-    Fraction,
     Inside,
+    Integer,
     NonNegative,
-    Number,
     Positive,
     Section,
 )
+from llmroute_env.scenario.lengths import (
+    Lengths,
+    Lognormal,
+    LognormalLengths,
+    QuantileLengths,
+    ServeGenLengths,
+    SessionLengths,
+    TraceLengths,
+)
+from llmroute_env.scenario.prediction import (
+    Biased,
+    Bucketed,
+    LognormalError,
+    Mean,
+    Perfect,
+    Prediction,
+    Uniform,
+)
+from llmroute_env.scenario.sessions import Sessions
+from llmroute_env.scenario.text import Text
 
-Spread = Annotated[Number, Field(ge=0, le=10)]  #: of a logarithm; 10 is a factor of 22,000
+__all__ = [
+    "Arrivals",
+    "Biased",
+    "Bucketed",
+    "Columns",
+    "Gamma",
+    "Lengths",
+    "Lognormal",
+    "LognormalError",
+    "LognormalLengths",
+    "Mean",
+    "OnOff",
+    "Perfect",
+    "Poisson",
+    "Prediction",
+    "QuantileLengths",
+    "RateShift",
+    "ServeGenArrivals",
+    "ServeGenLengths",
+    "SessionLengths",
+    "Sessions",
+    "Text",
+    "Trace",
+    "TraceArrivals",
+    "TraceLengths",
+    "Uniform",
+    "Workload",
+]
+
+NonNegativeInteger = Annotated[Integer, Field(ge=0, le=2**31 - 1)]
 
 # --- arrivals ------------------------------------------------------------------------------------
 
@@ -55,6 +103,30 @@ class OnOff(Section):
     off_s: Positive  #: seconds off
 
 
+class ServeGenArrivals(Section):
+    """Requests of several clients, drawn from ServeGen's chunks (``chunk-N-trace.csv``).
+
+    Each client has a rate and a distribution of gaps for every ten minutes of two weeks.
+    """
+
+    kind: Literal["servegen"] = "servegen"
+    path: str  #: folder of chunks, or one ``chunk-N-trace.csv``; relative as ``trace.path`` is
+    clients: tuple[NonNegativeInteger, ...] | None = None  #: numbers N; null: all in the folder
+    start_s: NonNegative = 0.0  #: where in the recording the episode begins [s]
+    rate_scale: Positive = 1.0  #: each client's rate is multiplied by it
+    source: str | None = None  #: public address of the files, shown when they are missing
+
+    @model_validator(mode="after")
+    def _named(self) -> ServeGenArrivals:
+        if not self.path:
+            raise ValueError("path = '': must name a folder of chunks")
+        if self.clients is not None and (
+            not self.clients or len(set(self.clients)) < len(self.clients)
+        ):
+            raise ValueError(f"clients = {list(self.clients)}: must be one or more, each once")
+        return self
+
+
 class TraceArrivals(Section):
     """Arrival times of the trace file (``workload.trace``)."""
 
@@ -62,51 +134,9 @@ class TraceArrivals(Section):
 
 
 Arrivals = Annotated[
-    Poisson | Gamma | RateShift | OnOff | TraceArrivals, Field(discriminator="kind")
+    Poisson | Gamma | RateShift | OnOff | ServeGenArrivals | TraceArrivals,
+    Field(discriminator="kind"),
 ]
-
-# --- lengths -------------------------------------------------------------------------------------
-
-
-class Lognormal(Section):
-    """One token count: lognormal, rounded to an integer, clipped to ``[min, max]``."""
-
-    mean: Positive  #: mean *before* clipping and rounding [tokens]: mu = ln(mean) - sigma^2 / 2
-    sigma: Spread  #: standard deviation of the logarithm
-    min: Count = 1  #: smallest value [tokens]
-    max: Count | None = None  #: largest value [tokens]; null: no clipping from above
-
-    @model_validator(mode="after")
-    def _order(self) -> Lognormal:
-        if self.max is not None and self.max < self.min:
-            raise ValueError(f"max = {self.max}: must be at least min = {self.min}")
-        return self
-
-
-class LognormalLengths(Section):
-    """Independent lognormal prompt and decode lengths."""
-
-    kind: Literal["lognormal"] = "lognormal"
-    prompt: Lognormal
-    decode: Lognormal
-
-
-class QuantileLengths(Section):
-    """Prompt and decode lengths from an embedded quantile table, joined by a Gaussian copula."""
-
-    kind: Literal["quantiles"] = "quantiles"
-    table: str  #: a name under ``configs/lengths``, or a path to a YAML file of that form
-    correlation: Annotated[Number, Field(gt=-1, lt=1)] | None = None
-    """Spearman's rank correlation of prompt and decode length; null: the table's own."""
-
-
-class TraceLengths(Section):
-    """Lengths of the trace file: row by row with trace arrivals, else rows drawn at random."""
-
-    kind: Literal["trace"] = "trace"
-
-
-Lengths = Annotated[LognormalLengths | QuantileLengths | TraceLengths, Field(discriminator="kind")]
 
 # --- trace ---------------------------------------------------------------------------------------
 
@@ -126,6 +156,8 @@ class Trace(Section):
     format: str = "auto"  #: ``auto`` looks at the content; else a name of ``traces.FORMATS``
     columns: Columns | None = None  #: for ``format: csv``
     time_unit: Literal["s", "ms", "us", "ns"] = "s"  #: of numeric arrivals in ``format: csv``
+    block: Count | None = None
+    """Tokens per prefix block of a JSON format; null: the format's own, 512 or 16."""
     zero_output: Literal["error", "skip"] = "error"  #: rows without output tokens
     over_limit: Literal["reject", "clip"] = "reject"
     """Rows with s + o over the context limit: reject at arrival, or clip to the limit."""
@@ -141,6 +173,10 @@ class Trace(Section):
             for key in ("columns", "time_unit"):
                 if getattr(self, key) != type(self).model_fields[key].default:
                     raise ValueError(f"{key}: only with format = 'csv' or 'auto'")
+        if self.block is not None and self.format not in ("auto", "mooncake", "qwen"):
+            raise ValueError(
+                f"block = {self.block}: only with format = 'mooncake', 'qwen' or 'auto'"
+            )
         return self
 
 
@@ -150,81 +186,28 @@ class Workload(Section):
     arrivals: Arrivals
     lengths: Lengths
     trace: Trace | None = None
+    sessions: Sessions | None = None  #: with ``lengths.kind: sessions``
+    text: Text | None = None  #: sizes and categories of the requests' text; null: none
 
     @model_validator(mode="after")
-    def _trace_is_there(self) -> Workload:
+    def _parts_are_there(self) -> Workload:
         wanted = [key for key in ("arrivals", "lengths") if getattr(self, key).kind == "trace"]
         if wanted and self.trace is None:
             raise ValueError(f"trace = null: {wanted[0]}.kind = 'trace' needs trace.path")
-        return self
-
-
-# --- prediction of the decode length -------------------------------------------------------------
-
-
-class Perfect(Section):
-    """ô = o."""
-
-    kind: Literal["perfect"] = "perfect"
-
-
-class Uniform(Section):
-    """ô = o · U(1 − spread, 1 + spread)."""
-
-    kind: Literal["uniform"] = "uniform"
-    spread: Fraction
-
-
-class LognormalError(Section):
-    """ô = o · exp(sigma·Z − sigma²/2): right on average, for each o."""
-
-    kind: Literal["lognormal"] = "lognormal"
-    sigma: Spread
-
-
-class Biased(Section):
-    """ô = o · factor · U(1 − spread, 1 + spread): factor < 1 under-estimates systematically."""
-
-    kind: Literal["biased"] = "biased"
-    factor: Positive
-    spread: Fraction = 0.0
-
-
-class Bucketed(Section):
-    """ô = mean of the bucket that o falls in, as a bucket classifier would report.
-
-    Buckets are ``[0, e1), [e1, e2), ..., [en, inf)``, given by ``edges``, or of equal ``width``.
-    The mean is that of the scenario's own decode lengths within the bucket.
-    """
-
-    kind: Literal["bucketed"] = "bucketed"
-    edges: tuple[Positive, ...] | None = None
-    width: Annotated[Number, Field(ge=1)] | None = None
-
-    @model_validator(mode="after")
-    def _one_of(self) -> Bucketed:
-        if (self.edges is None) == (self.width is None):
+        kind = self.lengths.kind
+        if kind == "sessions":
+            if self.sessions is None:
+                raise ValueError("sessions = null: lengths.kind = 'sessions' needs it")
+            if self.arrivals.kind in ("trace", "servegen"):
+                raise ValueError(
+                    f"arrivals.kind = {self.arrivals.kind!r}: must be a drawn process with "
+                    "lengths.kind = 'sessions'"
+                )
+        elif self.sessions is not None:
+            raise ValueError(f"sessions: only with lengths.kind = 'sessions', not {kind!r}")
+        if kind == "servegen" and self.arrivals.kind != "servegen":
             raise ValueError(
-                f"edges = {_shown(self.edges)} with width = {_shown(self.width)}: "
-                "exactly one of them is needed"
+                f"arrivals.kind = {self.arrivals.kind!r}: must be 'servegen' with lengths.kind = "
+                "'servegen', since lengths are those of the client and the hour"
             )
-        if self.edges is not None:
-            pairs = zip(self.edges, self.edges[1:], strict=False)
-            if not self.edges or any(a >= b for a, b in pairs):
-                raise ValueError(f"edges = {list(self.edges)}: must be one or more, ascending")
         return self
-
-
-def _shown(value: object) -> str:
-    return "null" if value is None else str(value)
-
-
-class Mean(Section):
-    """ô = mean decode length of the scenario, the same for every request."""
-
-    kind: Literal["mean"] = "mean"
-
-
-Prediction = Annotated[
-    Perfect | Uniform | LognormalError | Biased | Bucketed | Mean, Field(discriminator="kind")
-]

@@ -6,7 +6,14 @@ import math
 
 import numpy as np
 
-from llmroute_env.scenario.workload import Arrivals, Gamma, OnOff, Poisson, RateShift
+from llmroute_env.scenario.workload import (
+    Arrivals,
+    Gamma,
+    OnOff,
+    Poisson,
+    RateShift,
+    ServeGenArrivals,
+)
 from llmroute_env.workload.table import Floats
 
 
@@ -92,6 +99,10 @@ def draw(process: Arrivals, rng: np.random.Generator, horizon_s: float) -> Float
             return _rate_shift(rng, process, horizon_s)
         case OnOff():
             return _on_off(rng, process, horizon_s)
+        case ServeGenArrivals():
+            from llmroute_env.workload import servegen
+
+            return servegen.draw(process, rng, None, horizon_s).arrival_s
     raise ValueError(f"workload.arrivals.kind = {process.kind!r}: its arrivals are not drawn")
 
 
@@ -108,6 +119,10 @@ def mean_rate(process: Arrivals, horizon_s: float) -> float:
             cycles, rest_s = divmod(horizon_s, cycle_s)
             on_s = cycles * process.on_s + min(rest_s, process.on_s)
             return (process.rate_on * on_s + process.rate_off * (horizon_s - on_s)) / horizon_s
+        case ServeGenArrivals():
+            from llmroute_env.workload import servegen
+
+            return servegen.mean_rate(process, horizon_s)
     raise ValueError(f"workload.arrivals.kind = {process.kind!r}: has no rate of its own")
 
 
@@ -118,4 +133,8 @@ def peak_rate(process: Arrivals, horizon_s: float) -> float:
             return max(process.rate, process.rate_after)
         case OnOff():
             return max(process.rate_on, process.rate_off)
+        case ServeGenArrivals():
+            from llmroute_env.workload import servegen
+
+            return servegen.peak_rate(process, horizon_s)
     return mean_rate(process, horizon_s)

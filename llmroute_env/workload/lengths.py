@@ -17,7 +17,7 @@ _NORMAL = NormalDist()
 _UNBOUNDED = 2.0**31 - 1.0  #: largest token count where a scenario sets no limit
 
 
-class _Marginal(NamedTuple):
+class Marginal(NamedTuple):
     """Lognormal of one token count in the form that drawing needs."""
 
     mu: float
@@ -37,10 +37,11 @@ class _Marginal(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _marginal(spec: Lognormal) -> _Marginal:
+def marginal(spec: Lognormal) -> Marginal:
+    """A lognormal in the form that drawing needs."""
     mu = math.log(spec.mean) - 0.5 * spec.sigma**2
     high = _UNBOUNDED if spec.max is None else float(spec.max)
-    return _Marginal(mu, spec.sigma, float(spec.min), high)
+    return Marginal(mu, spec.sigma, float(spec.min), high)
 
 
 def _correlate(normal: Floats, spearman: float) -> None:
@@ -61,7 +62,7 @@ def from_normals(lengths: Lengths, normal: Floats) -> tuple[Ints, Ints]:
         prompt (R,) and decode (R,) int64, each at least 1 [tokens].
     """
     if isinstance(lengths, LognormalLengths):
-        prompt, decode = _marginal(lengths.prompt), _marginal(lengths.decode)
+        prompt, decode = marginal(lengths.prompt), marginal(lengths.decode)
         return prompt.tokens(normal[:, 0].copy()), decode.tokens(normal[:, 1].copy())
     if isinstance(lengths, QuantileLengths):
         table = load_table(lengths.table)

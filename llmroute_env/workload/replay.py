@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmroute_env.scenario.errors import ScenarioError
 from llmroute_env.scenario.saturation import largest_context
 from llmroute_env.scenario.workload import Trace
+from llmroute_env.workload.blocks import Chains, compact, regroup
 
 if TYPE_CHECKING:
     from llmroute_env.scenario import Scenario
@@ -64,3 +66,32 @@ def arrivals_within(scenario: Scenario) -> int:
         beyond = len(trace.arrival_s) - count
         _warn_cut(trace.report.path, beyond, len(trace.arrival_s), scenario.horizon_periods)
     return count
+
+
+def chains_within(scenario: Scenario, block: int, count: int) -> Chains | None:
+    """Chains of the trace's first ``count`` prompts in blocks of ``block`` tokens.
+
+    Returns:
+        arrays of the caller's own; None where the trace has no prefix blocks.
+
+    Raises:
+        ScenarioError: the block sizes do not fit together.
+    """
+    trace = trace_of(scenario)
+    if trace.chains is None:
+        return None
+    if trace.chains.block % block and block % trace.chains.block:
+        raise ScenarioError(
+            f"cluster.prefix_cache.block = {block}: must divide the {trace.chains.block} tokens "
+            f"per block of {trace.report.path}, or be a multiple of them"
+        )
+    whole = _regrouped(trace, block)
+    start = whole.start[: count + 1].copy()
+    ids = whole.ids[: start[-1]]
+    return Chains(block, ids.copy() if count == len(trace.prompt) else compact(ids), start)
+
+
+@lru_cache(maxsize=2)
+def _regrouped(trace: TraceData, block: int) -> Chains:
+    assert trace.chains is not None
+    return regroup(trace.chains, block, trace.prompt)

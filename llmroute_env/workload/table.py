@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmroute_env.scenario.fields import LONGEST_S
+from llmroute_env.workload.blocks import Floats, Ints, chains_of, check_chains, compact
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+__all__ = ["Category", "Floats", "Ints", "RequestTable", "Streams"]
 
 
 class Streams(NamedTuple):
@@ -173,7 +173,7 @@ class RequestTable:
         """Some of the requests, every column of them.
 
         Args:
-            rows: a slice, or row numbers in ascending order.
+            rows: a slice, or row numbers; the table they make must be in order again.
 
         Returns:
             a table of its own; the prefix blocks that are left are numbered from 0 again.
@@ -186,7 +186,7 @@ class RequestTable:
         ids, start = None, None
         if self.block_ids is not None and self.block_start is not None:
             ids, start = chains_of(self.block_ids, self.block_start, index)
-            ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
+            ids = compact(ids)
         return RequestTable(
             arrival_s=self.arrival_s[index],
             prompt=self.prompt[index],
@@ -196,50 +196,4 @@ class RequestTable:
             block_ids=ids,
             block_start=start,
             **picked,
-        )
-
-
-def chains_of(ids: Ints, start: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """The chains of some rows, one after the other.
-
-    Args:
-        ids: (K,) blocks of all chains.
-        start: (R + 1,) where each chain starts.
-        rows: (Q,) row numbers, in any order.
-
-    Returns:
-        the blocks of those chains, and (Q + 1,) where each starts.
-    """
-    length = np.diff(start)[rows]
-    first = np.concatenate(([0], np.cumsum(length)))
-    places = np.arange(first[-1]) + np.repeat(start[:-1][rows] - first[:-1], length)
-    return ids[places], first
-
-
-def check_chains(ids: Ints, start: Ints) -> None:
-    """Whether chains are well formed: compact ids, each with one predecessor.
-
-    Raises:
-        ValueError: naming the column, the place and the value.
-    """
-    if start[0] != 0 or start[-1] != len(ids) or (np.diff(start) < 0).any():
-        raise ValueError(
-            f"request table: block_start must ascend from 0 to {len(ids)}, the number of block_ids"
-        )
-    bad = np.flatnonzero((ids < 0) | (ids >= len(ids)))
-    if bad.size:
-        raise ValueError(
-            f"request table: block_ids[{bad[0]}] = {ids[bad[0]]}, must be compact: from 0 to "
-            f"{len(ids) - 1} at most"
-        )
-    before = np.concatenate(([-1], ids[:-1]))[: len(ids)]
-    before[start[:-1][np.diff(start) > 0]] = -1
-    known = np.full(len(ids), -1, np.int64)
-    known[ids[::-1]] = before[::-1]  # the first occurrence of an id is written last
-    bad = np.flatnonzero(known[ids] != before)
-    if bad.size:
-        place = bad[0]
-        raise ValueError(
-            f"request table: block_ids[{place}] = {ids[place]} follows {before[place]} here and "
-            f"{known[ids[place]]} elsewhere; an id stands for one whole prefix"
         )

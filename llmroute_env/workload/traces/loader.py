@@ -10,8 +10,9 @@ import numpy as np
 
 from llmroute_env.scenario.errors import nearest
 from llmroute_env.scenario.workload import Trace
-from llmroute_env.workload.table import Floats, Ints
+from llmroute_env.workload.blocks import Chains, Floats, Ints
 from llmroute_env.workload.traces.csv_formats import CSV_FORMATS
+from llmroute_env.workload.traces.jsonl_formats import JSONL_FORMATS
 from llmroute_env.workload.traces.rows import (
     Format,
     Head,
@@ -21,10 +22,10 @@ from llmroute_env.workload.traces.rows import (
     place,
 )
 
-FORMATS: dict[str, Format] = {entry.name: entry for entry in CSV_FORMATS}
+FORMATS: dict[str, Format] = {entry.name: entry for entry in (*CSV_FORMATS, *JSONL_FORMATS)}
 """Known formats by name, in the order of detection. A new one is one more entry."""
 
-_HEAD_BYTES = 65_536
+_HEAD_BYTES = 2**20  # a line of JSON names thousands of blocks
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class TraceData:
     prompt: Ints  #: (R,) [tokens]
     decode: Ints  #: (R,) [tokens]
     report: TraceReport
+    chains: Chains | None = None  #: prefix blocks, of the prompts as they are in the file
 
 
 def detect(path: Path, options: Trace) -> Format:
@@ -91,17 +93,21 @@ def detect(path: Path, options: Trace) -> Format:
         if entry.recognises(head):
             return entry
     # Partly right: say what is missing of the format that it resembles most.
-    shared = {name: len(set(entry.columns) & set(head.header)) for name, entry in FORMATS.items()}
-    best = max(shared, key=lambda name: shared[name])
+    alike = {name: entry for name, entry in FORMATS.items() if entry.is_json == head.is_json}
+    shared = {name: len(set(entry.columns) & set(head.header)) for name, entry in alike.items()}
+    best = max(shared, key=lambda name: (shared[name], -len(alike[name].columns)))
     if shared[best]:
         missing = [column for column in FORMATS[best].columns if column not in head.header]
         raise TraceError(
-            f"trace {path}: column {missing[0]} is missing (format {best}); the header has "
-            f"{', '.join(head.header)}"
+            f"trace {path}: {'key' if head.is_json else 'column'} {missing[0]} is missing (format "
+            f"{best}); the {'first row' if head.is_json else 'header'} has {', '.join(head.header)}"
         )
-    headers = "; ".join(
-        f"{name}: {','.join(entry.columns)}" for name, entry in FORMATS.items() if entry.columns
-    )
+    headers = "; ".join(f"{name}: {','.join(entry.columns)}" for name, entry in alike.items())
+    if head.is_json:
+        raise TraceError(
+            f"trace {path}: its first line {head.line[:80]!r} is not a JSON object of a known "
+            f"format ({headers})"
+        )
     raise TraceError(
         f"trace {path}: its header {head.line[:80]!r} is of no known format ({headers}); "
         "name the columns of a plain CSV in workload.trace.columns"
@@ -139,6 +145,8 @@ def load_trace(options: Trace, context_limit: int | None = None) -> TraceData:
         UserWarning: the rows were not sorted; counts those whose position changed.
     """
     path = Path(options.path).expanduser()
+    if path.is_dir():
+        raise TraceError(f"trace {path}: is a folder, must be a file")
     if not path.is_file():
         # An unknown format name is refused even so: it is the user's own mistake.
         known = FORMATS.get(options.format)
@@ -180,7 +188,8 @@ def load_trace(options: Trace, context_limit: int | None = None) -> TraceData:
         clipped_decode=clipped[1],
         last_arrival_s=float(arrival_s[-1]),
     )
-    return TraceData(arrival_s, prompt, decode, report)
+    chains = None if raw.chains is None else raw.chains.take(order)
+    return TraceData(arrival_s, prompt, decode, report, chains)
 
 
 def _without_empty(path: Path, raw: RawRows, options: Trace) -> tuple[Ints, int]:

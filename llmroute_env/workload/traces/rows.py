@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ import numpy as np
 
 from llmroute_env.scenario.errors import ScenarioError
 from llmroute_env.scenario.workload import Trace
-from llmroute_env.workload.table import Floats, Ints
+from llmroute_env.workload.blocks import Chains, Floats, Ints
 
 if TYPE_CHECKING:  # pandas takes a third of a second to import: only where a trace is read
     import pandas as pd
@@ -34,18 +36,30 @@ class RawRows:
     decode: Ints  #: (R,) [tokens], at least 0
     line: Ints  #: (R,) line in the file, 1-based
     columns: tuple[str, str, str]  #: the file's names of the three, for messages
+    chains: Chains | None = None  #: prefix blocks, where the format has them
 
 
 @dataclass(frozen=True)
 class Head:
-    """What detection may look at: the first line, and the fields of a comma-separated header."""
+    """What detection may look at: the first line, a CSV header or a JSON object."""
 
     line: str
 
-    @property
+    @cached_property
+    def is_json(self) -> bool:
+        """Whether the line is not a CSV header but JSON."""
+        return self.line.startswith(("{", "["))
+
+    @cached_property
     def header(self) -> list[str]:
-        """Header fields without surrounding blanks."""
-        return [field.strip().strip('"') for field in self.line.split(",")]
+        """Header fields without surrounding blanks, or the keys of the first JSON object."""
+        if not self.is_json:
+            return [field.strip().strip('"') for field in self.line.split(",")]
+        try:
+            row = json.loads(self.line)
+        except ValueError:
+            return []
+        return list(row) if isinstance(row, dict) else []
 
 
 @dataclass(frozen=True)
@@ -53,16 +67,14 @@ class Format:
     """One trace format: how to recognise it by content, and how to read it."""
 
     name: str
-    columns: tuple[str, ...]  #: header that it is recognised by; empty for other detection
+    columns: tuple[str, ...]  #: CSV header or JSON keys that it is recognised by
     source: str  #: public address of files in this format
     parse: Callable[[Path, Trace], RawRows]
-    matches: Callable[[Head], bool] | None = None  #: for formats without a CSV header
+    is_json: bool = False  #: one JSON object per line
 
     def recognises(self, head: Head) -> bool:
         """Whether a file that starts like this is in this format."""
-        if self.matches is not None:
-            return self.matches(head)
-        return set(self.columns) <= set(head.header)
+        return head.is_json == self.is_json and set(self.columns) <= set(head.header)
 
 
 def place(path: Path, row: int, line: int) -> str:
@@ -166,6 +178,3 @@ def seconds_since_first(path: Path, text: pd.Series[str], lines: Ints) -> Floats
     nanoseconds = dates.dt.as_unit("ns").astype("int64").to_numpy(np.int64)
     # Integers until the last step: a float holds today's date to 2e-7 s only.
     return np.asarray((nanoseconds - nanoseconds.min()) / 1e9, np.float64)
-
-
-Parser = Callable[[Path, Trace], RawRows]
