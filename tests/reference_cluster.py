@@ -70,6 +70,7 @@ class ReferenceCluster:
         window: int = 128,
         warmup_s: float = 0.0,
         objective: Objective | None = None,
+        texts: bool = False,
     ) -> None:
         self.requests = requests
         self.devices = devices
@@ -80,6 +81,7 @@ class ReferenceCluster:
         self.window = window
         self.warmup = to_ns(warmup_s)
         self.objective = objective or Objective()
+        self.texts = texts  # the workload has them, so the router sees them
         self.queue: list[Request] = []
         self.k = 0  # index of the period; the boundary is at k · period
         self.waiting_for_arrival = list(requests)

@@ -12,9 +12,6 @@ from reference_cluster import ReferenceCluster
 from reference_device import Device, Iteration
 from reference_mixed import MixedDevice
 
-from llmroute_env.spaces import Device as DeviceField
-from llmroute_env.spaces import Queue
-
 
 def measured(cluster: ReferenceCluster, device: Device) -> list[tuple[Iteration, float]]:
     """Iterations that started after the warm-up, with their seconds so far."""
@@ -54,17 +51,15 @@ def mask(cluster: ReferenceCluster) -> np.ndarray:
 def observe(cluster: ReferenceCluster) -> dict[str, np.ndarray]:
     """(3) What the router sees; field order as in ``llmroute_env/spaces.py``."""
     slots = max(d.batch_limit for d in cluster.devices)
-    queue = np.zeros((cluster.window, len(Queue)), np.float32)
+    queue = np.zeros((cluster.window, 4), np.float32)
     queue_id = np.full(cluster.window, -1, np.int64)
     for row, r in enumerate(cluster.visible):
-        waited = (cluster.now - r.arrival_ns) / 1e9
-        fields = (r.prompt, r.predicted, waited, r.tier, r.size_bytes, r.category)
-        queue[row] = fields[: len(Queue)]
+        queue[row] = (r.prompt, r.predicted, (cluster.now - r.arrival_ns) / 1e9, r.tier)
         queue_id[row] = r.number
-    devices = np.zeros((len(cluster.devices), len(DeviceField)), np.float32)
+    devices = np.zeros((len(cluster.devices), 11), np.float32)
     active = np.zeros((len(cluster.devices), slots, 2), np.float32)
     for g, d in enumerate(cluster.devices):
-        fields = (
+        devices[g] = (
             len(d.batch),
             d.batch_limit,
             d.kv_used(),
@@ -77,7 +72,6 @@ def observe(cluster: ReferenceCluster) -> dict[str, np.ndarray]:
             sum(r.remaining for r in d.fifo),
             d.prefill_left(),
         )
-        devices[g] = fields[: len(DeviceField)]
         for slot, r in enumerate(d.batch):
             active[g, slot] = (r.kv_now, r.remaining)
     clock = np.array(
@@ -96,6 +90,11 @@ def observe(cluster: ReferenceCluster) -> dict[str, np.ndarray]:
         "active": active,
         "clock": clock,
     }
+    if cluster.texts:
+        text = np.zeros((cluster.window, 2), np.float32)
+        for row, r in enumerate(cluster.visible):
+            text[row] = (r.size_bytes, r.category)
+        shown["text"] = text
     if caches(cluster):
         prefix = np.zeros((cluster.window, len(cluster.devices)), np.float32)
         for row, r in enumerate(cluster.visible):

@@ -44,13 +44,27 @@ class Episode:
         ).validate()
 
     def reference(self) -> ReferenceCluster:
-        cluster = self.scenario["cluster"]
-        whole_blocks = cluster["kv_limit"] - cluster["kv_limit"] % cluster["kv_block"]
         requests = [
             Request(i, at, s, o, float(np.float32(predicted)), tier)
             for i, (at, s, o, predicted, tier) in enumerate(self.rows)
         ]
-        devices = [
+        return ReferenceCluster(
+            requests,
+            self.devices(),
+            period_s=self.scenario["period_s"],
+            horizon=self.scenario["horizon_periods"],
+            drain=self.scenario["drain"],
+            max_drain=self.scenario["max_drain_periods"],
+            window=self.scenario["router"]["window"],
+            warmup_s=self.scenario.get("warmup_s", 0.0),
+            objective=Objective(**self.scenario["objective"]),
+            texts=self.scenario["workload"].get("text") is not None,
+        )
+
+    def devices(self) -> list[Device]:
+        cluster = self.scenario["cluster"]
+        whole_blocks = cluster["kv_limit"] - cluster["kv_limit"] % cluster["kv_block"]
+        return [
             Device(
                 cluster["batch_limit"],
                 whole_blocks,
@@ -62,17 +76,6 @@ class Episode:
             )
             for _ in range(cluster["devices"])
         ]
-        return ReferenceCluster(
-            requests,
-            devices,
-            period_s=self.scenario["period_s"],
-            horizon=self.scenario["horizon_periods"],
-            drain=self.scenario["drain"],
-            max_drain=self.scenario["max_drain_periods"],
-            window=self.scenario["router"]["window"],
-            warmup_s=self.scenario.get("warmup_s", 0.0),
-            objective=Objective(**self.scenario["objective"]),
-        )
 
     def actor(self) -> Actor:
         return Actor(self.style, self.scenario["cluster"]["devices"], self.seed)
