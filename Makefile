@@ -70,6 +70,12 @@ compare: $(REPORT) ## compare POLICIES on SCENARIO over SEEDS paired seeds
 	$(PY) scripts/compare.py --scenario $(SCENARIO) --policies $(POLICIES) --seeds $(SEEDS) \
 	  $(if $(OUT),--out $(OUT)) $(ARGS)
 
+# Objectives with their spaces quoted: make capacity ARGS='--slo "ttft_p99_s<=0.5" --seeds 8'
+.PHONY: capacity
+capacity: $(REPORT) ## the smallest fleet that meets an SLO, for POLICIES on SCENARIO
+	$(PY) scripts/capacity.py --scenario $(SCENARIO) --policies $(POLICIES) \
+	  $(if $(OUT),--out $(OUT)) $(ARGS)
+
 .PHONY: benchmark
 benchmark: $(REPORT) ## speed of the environment and of each policy's decision
 	$(PY) scripts/benchmark.py $(ARGS)

@@ -41,6 +41,7 @@ _REGISTRY: dict[str, Entry] = {
     "sjf": Entry("policies.central:ShortestFirst", "predicted"),
     "mc_sf": Entry("policies.mc_sf:McSf", "predicted"),
     "olp": Entry("policies.olp.router:OnlineLp", "predicted"),
+    "dual_pool": Entry("policies.dual_pool.router:DualPool", "predicted"),
     "learned": Entry("policies.learned.policy:Learned", "predicted"),
 }
 

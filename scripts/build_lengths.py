@@ -4,8 +4,13 @@
 A table holds quantiles of the prompt and decode lengths, fine in both tails, and their rank
 correlation: enough to draw requests like the trace's without shipping the trace.
 
-Example:
+With --tail, a share of requests with long prompts is mixed in: a truncated lognormal, with
+decode lengths of the trace, independent of the prompt. Public traces have few of them.
+
+Examples:
     python scripts/build_lengths.py azure_2023_conv.csv --name azure-2023-conv
+    python scripts/build_lengths.py azure_2023_conv.csv --name azure-2023-conv-tail \
+        --tail 0.05,16000,0.6,8192,60000
 """
 
 from __future__ import annotations
@@ -13,9 +18,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import yaml
+from scipy.special import ndtr, ndtri
 from scipy.stats import spearmanr
 
 from llmroute_env.scenario import ScenarioError, config_directory
@@ -29,12 +36,57 @@ _MIDDLE = [round(0.025 * step, 3) for step in range(2, 39)]
 LEVELS = [0.0, *_TAIL, *_MIDDLE, *[round(1.0 - level, 4) for level in reversed(_TAIL)], 1.0]
 
 
-def build(path: Path, source: str, command: str) -> dict[str, object]:
-    """The table of a trace, as plain data."""
+class Tail(NamedTuple):
+    """Long prompts to mix in: lognormal with this median, cut off at both ends [tokens]."""
+
+    share: float  #: of all requests
+    median: float
+    sigma: float
+    least: float
+    most: float
+
+    @classmethod
+    def parse(cls, text: str) -> Tail:
+        """SHARE,MEDIAN,SIGMA,MIN,MAX."""
+        try:
+            tail = cls(*map(float, text.split(",")))
+        except (TypeError, ValueError):
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not SHARE,MEDIAN,SIGMA,MIN,MAX"
+            ) from None
+        if not (0 < tail.share < 1 and tail.sigma > 0 and 1 <= tail.least < tail.most):
+            raise argparse.ArgumentTypeError(
+                f"{text!r}: needs 0 < SHARE < 1, SIGMA > 0 and 1 <= MIN < MAX"
+            )
+        return tail
+
+
+def lengths(path: Path, tail: Tail | None) -> tuple[np.ndarray, np.ndarray]:
+    """Prompt and decode tokens of a trace, with the tail mixed in."""
     trace = load_trace(Trace(path=str(path), zero_output="skip"))
+    if tail is None:
+        return trace.prompt, trace.decode
+    rows = len(trace.prompt)
+    count = round(rows * tail.share / (1 - tail.share))
+    # Evenly spread levels instead of draws: the table has no sampling noise of its own.
+    ends = ndtr(np.log(np.array([tail.least, tail.most]) / tail.median) / tail.sigma)
+    levels = ends[0] + (ends[1] - ends[0]) * (np.arange(count) + 0.5) / count
+    long = np.rint(tail.median * np.exp(tail.sigma * ndtri(levels))).astype(np.int64)
+    mates = np.random.default_rng(0).integers(0, rows, count)
+    return np.append(trace.prompt, long), np.append(trace.decode, trace.decode[mates])
+
+
+def build(path: Path, source: str, command: str, tail: Tail | None = None) -> dict[str, object]:
+    """The table of a trace, as plain data."""
+    prompt, decode = lengths(path, tail)
+    levels = LEVELS
+    if tail is not None:  # the trace's own upper end lies in the middle now, and is as fine there
+        end = [level for level in LEVELS[:-1] if level > 0.95]
+        moved = [round((1.0 - tail.share) * level, 6) for level in end]
+        levels = sorted({*LEVELS, *moved, round(1.0 - tail.share + 0.0005, 6)})
 
     def quantiles(tokens: np.ndarray) -> list[float]:
-        values = np.quantile(tokens, LEVELS, method="median_unbiased")
+        values = np.quantile(tokens, levels, method="median_unbiased")
         return [float(round(value, 1)) for value in values]
 
     return {
@@ -42,13 +94,13 @@ def build(path: Path, source: str, command: str) -> dict[str, object]:
         "licence": "CC-BY-4.0" if "Azure" in source else "see the source",
         "file": path.name,
         "command": command,
-        "rows": trace.report.requests,
-        "mean_prompt": round(float(trace.prompt.mean()), 2),
-        "mean_decode": round(float(trace.decode.mean()), 2),
-        "spearman": round(float(spearmanr(trace.prompt, trace.decode).statistic), 4),
-        "levels": LEVELS,
-        "prompt": quantiles(trace.prompt),
-        "decode": quantiles(trace.decode),
+        "rows": len(prompt),
+        "mean_prompt": round(float(prompt.mean()), 2),
+        "mean_decode": round(float(decode.mean()), 2),
+        "spearman": round(float(spearmanr(prompt, decode).statistic), 4),
+        "levels": levels,
+        "prompt": quantiles(prompt),
+        "decode": quantiles(decode),
     }
 
 
@@ -59,17 +111,17 @@ def write(table: dict[str, object], target: Path) -> None:
         yaml.safe_dump(table, file, default_flow_style=None, width=96, sort_keys=False)
 
 
-def compare(path: Path, target: Path) -> None:
+def compare(path: Path, target: Path, tail: Tail | None) -> None:
     """Print how the table's own draws compare with the trace."""
-    trace = load_trace(Trace(path=str(path), zero_output="skip"))
+    prompt, decode = lengths(path, tail)
     load_table.cache_clear()
     table = load_table(str(target))
     rng = np.random.default_rng(0)
     normal = rng.standard_normal(400_000)
     print(f"{target}: {table.rows} rows, Spearman {table.spearman:+.4f}")
     for name, tokens, marginal in (
-        ("prompt", trace.prompt, table.prompt),
-        ("decode", trace.decode, table.decode),
+        ("prompt", prompt, table.prompt),
+        ("decode", decode, table.decode),
     ):
         drawn = marginal.tokens(normal)
         row = [
@@ -93,18 +145,26 @@ def main() -> int:
     parser.add_argument(
         "--source", default=FORMATS["azure"].source, help="public address of the trace"
     )
+    parser.add_argument(
+        "--tail",
+        type=Tail.parse,
+        metavar="SHARE,MEDIAN,SIGMA,MIN,MAX",
+        help="long prompts to mix in: share of the requests, and their lognormal [tokens]",
+    )
     arguments = parser.parse_args()
     command = f"scripts/build_lengths.py {arguments.trace.name} --name {arguments.name}"
+    if arguments.tail is not None:
+        command += " --tail " + ",".join(f"{value:g}" for value in arguments.tail)
     directory = arguments.out or config_directory() / "lengths"
     target = directory / f"{arguments.name}.yaml"
     try:
-        table = build(arguments.trace, arguments.source, command)
+        table = build(arguments.trace, arguments.source, command, arguments.tail)
     except ScenarioError as error:
         print(error, file=sys.stderr)
         return 2
     directory.mkdir(parents=True, exist_ok=True)
     write(table, target)
-    compare(arguments.trace, target)
+    compare(arguments.trace, target, arguments.tail)
     return 0
 
 

@@ -1,0 +1,146 @@
+"""The published estimate of what two pools save: dG/G = alpha * (1 - 1/rho).
+
+alpha is the share of the traffic that the short pool takes and rho how much more of it a short
+device serves than a long one. (arXiv 2604.08075; against a homogeneous fleet of long devices.) The
+estimate counts devices in proportion to work, so it holds for a share of the *work*. By requests
+alpha is larger, as long requests are more work each; both are given. It knows no rounding to whole
+devices, no queueing and no loss from splitting a fleet in two.
+
+Here rho is measured as an operator would: one device of each pool, with more short traffic than
+it can serve, and completions counted.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from llmroute_env.env import LLMRouteEnv
+from llmroute_env.evaluation import evaluate
+from llmroute_env.experiments.capacity.search import Fleet
+from llmroute_env.scenario import Scenario
+from llmroute_env.scenario.saturation import limits
+from llmroute_env.workload.generate import generate
+from llmroute_env.workload.table import Streams
+
+_REQUESTS: Final = 3000  #: that a device serves while it is measured
+_OVERLOAD: Final = 2.0  #: offered to it, as a multiple of what it can serve
+_SEED: Final = 1000
+
+
+class Estimate(NamedTuple):
+    """The analytical model of a scenario with two pools."""
+
+    alpha: float  #: share of the requests that fit a short device
+    alpha_work: float  #: their share of the device time on long devices
+    rho: float  #: short requests per second, short device over long device
+    short_rps: float  #: short requests per second of a saturated short device
+    long_rps: float  #: short requests per second of a saturated long device
+    mixed_rps: float  #: requests per second of all lengths of a saturated long device
+
+    @property
+    def saving(self) -> float:
+        """dG/G with alpha by requests, as published."""
+        return self.alpha * (1.0 - 1.0 / self.rho)
+
+    @property
+    def saving_work(self) -> float:
+        """dG/G with alpha by work."""
+        return self.alpha_work * (1.0 - 1.0 / self.rho)
+
+    def devices(self, rate: float) -> tuple[float, float]:
+        """Fully loaded short and long devices for ``rate`` requests per second, not rounded."""
+        short = self.alpha * rate / self.short_rps
+        return short, max(rate / self.mixed_rps - self.alpha * rate / self.long_rps, 0.0)
+
+
+def order(scenario: Scenario) -> tuple[int, int] | None:
+    """Indices of the short and the long group; None unless there are two of unlike reach."""
+    if scenario.cluster.groups is None or len(scenario.cluster.groups) != 2:
+        return None
+    reach = [min(found.kv_limit, found.context_limit or 2**31) for found in limits(scenario)]
+    if reach[0] == reach[1]:
+        return None
+    return (0, 1) if reach[0] < reach[1] else (1, 0)
+
+
+def estimate(scenario: Scenario) -> Estimate | None:
+    """Measure alpha and rho; None unless the scenario has a short and a long pool."""
+    found = order(scenario)
+    if found is None:
+        return None
+    short, long = found
+    reach = limits(scenario)[short]
+    largest = min(reach.kv_limit, reach.context_limit or reach.kv_limit)
+    alpha = _share_within(scenario, largest)
+    short_rps = saturated_rps(scenario, short, largest)
+    long_rps = saturated_rps(scenario, long, largest)
+    mixed_rps = saturated_rps(scenario, long)
+    return Estimate(
+        alpha, alpha * mixed_rps / long_rps, short_rps / long_rps, short_rps, long_rps, mixed_rps
+    )
+
+
+def saturated_rps(scenario: Scenario, group: int, largest: int | None = None) -> float:
+    """Requests per second that one device of a group completes under overload.
+
+    Args:
+        scenario: where group, lengths and everything else come from.
+        group: index into the cluster's groups.
+        largest: leave out requests of more than so many tokens s + o; None keeps all.
+    """
+    alone = _one_device(scenario, group, largest)
+    load = alone.offered_load()
+    rate = _OVERLOAD * load.requests / (alone.horizon_s * load.rho)
+    # Work that the load does not foresee (prefill) only makes the overload larger.
+    horizon = int(np.ceil(_REQUESTS / (rate / _OVERLOAD) / alone.period_s))
+    saturated = alone.with_overrides(
+        {
+            "workload.arrivals": {"kind": "poisson", "rate": rate},
+            "horizon_periods": horizon,
+            "warmup_s": 0.0,
+        }
+    )
+    env = LLMRouteEnv(saturated)
+    result = evaluate(env, "round_robin", _SEED)
+    # The first fifth fills the device.
+    finish = result.log["finish_s"]
+    begin, end = 0.2 * saturated.horizon_s, saturated.horizon_s
+    completed = np.count_nonzero((finish > begin) & (finish <= end))
+    return float(completed / (end - begin))
+
+
+def proportions(scenario: Scenario, estimated: Estimate | None) -> Fleet | tuple[float, ...]:
+    """Weights of the groups for the first sizes to try: by the model, else as the scenario has."""
+    found = order(scenario)
+    if estimated is None or found is None:
+        return tuple(group.devices for group in scenario.cluster.fleet)
+    needed = estimated.devices(1.0)
+    weights = [0.0, 0.0]
+    weights[found[0]], weights[found[1]] = needed
+    return tuple(weights)
+
+
+def _one_device(scenario: Scenario, group: int, largest: int | None) -> Scenario:
+    data = scenario.to_dict()
+    cluster = data["cluster"]
+    chosen = dict(cluster.pop("groups")[group])
+    chosen.pop("name")
+    context = limits(scenario)[group].context_limit
+    if largest is not None:
+        context = largest if context is None else min(context, largest)
+    cluster |= chosen | {"devices": 1, "context_limit": context}
+    data |= {"drain": False}
+    if data["horizon_periods"] is None:  # a trace's own length; its arrivals are replaced
+        data["horizon_periods"] = scenario.horizon_periods
+    return Scenario.load(data)
+
+
+def _share_within(scenario: Scenario, largest: int) -> float:
+    """Share of the requests with s + o of at most ``largest`` tokens, among those that fit."""
+    table = generate(scenario, Streams.spawn(np.random.default_rng(_SEED)))
+    tokens = table.prompt + table.decode
+    most = max(min(found.kv_limit, found.context_limit or 2**31) for found in limits(scenario))
+    fitting = tokens[tokens <= most]
+    return float((fitting <= largest).mean()) if len(fitting) else 1.0

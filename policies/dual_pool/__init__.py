@@ -1,0 +1,1 @@
+"""Dual-pool token-budget routing (arXiv 2604.08075): `estimator`, `decision`, `router`."""
