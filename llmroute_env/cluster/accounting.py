@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmroute_env.cluster.device import Record
+from llmroute_env.cluster.fifo import Record
 from llmroute_env.cluster.state import COMPLETED, Array, Outcome, Series, State
 from llmroute_env.jit import compiled, inlined
 
@@ -29,7 +29,7 @@ def measure_imbalance(v: Record, devices: Array) -> None:
     """Add this period's (max - mean) / mean of the devices' KV load."""
     top, total = 0, 0
     for g in range(len(devices)):
-        kv = devices[g].kv_held
+        kv = devices[g].kv_held + devices[g].kv_progress
         total += kv
         top = max(top, kv)
     v.imbalance_count += 1
@@ -45,7 +45,7 @@ def sample(state: State, lane: int) -> None:
         return
     kv = 0
     for g in range(state.devices.shape[1]):
-        kv += state.devices[lane, g].kv_held
+        kv += state.devices[lane, g].kv_held + state.devices[lane, g].kv_progress
     row = state.series[lane, v.samples]
     row[_S_NOW] = v.now_ns * 1e-9
     row[_S_QUEUE] = v.visible + v.hidden

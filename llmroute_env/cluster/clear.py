@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmroute_env.cluster.device import Record
+from llmroute_env.cluster.fifo import Record
 from llmroute_env.cluster.state import NOT_ARRIVED, Array
 from llmroute_env.jit import compiled
 
@@ -27,6 +27,14 @@ def clear_requests(q: Array) -> None:
 
 
 @compiled
+def clear_extra(x: Array) -> None:
+    """Put requests where they were before they arrived; the workload's columns stay."""
+    for j in range(len(x)):
+        extra = x[j]
+        extra.referenced = extra.cached = extra.expected = extra.chunk = extra.lost = 0
+
+
+@compiled
 def clear_device(d: Record) -> None:
     """Empty a device; its limits stay."""
     d.up = 1
@@ -34,6 +42,8 @@ def clear_device(d: Record) -> None:
     d.running = d.start_ns = d.end_ns = d.last_ns = 0
     d.fifo_head = d.fifo_tail = d.fifo_length = d.fifo_tokens = d.busy_slot_ns = 0
     d.fifo_predicted = d.kv_token_s = 0.0
+    d.prefilling = d.kv_progress = d.prefill_left = d.growth = 0
+    d.unused = d.oldest = d.newest = 0
 
 
 @compiled

@@ -8,94 +8,36 @@ which one completes scans the batch once.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from llmroute_env.cluster.state import ACTIVE, COMPLETED, DISPATCHED, Array
+from llmroute_env.cluster.fifo import Record, blocks_of, push_head, remove
+from llmroute_env.cluster.state import ACTIVE, COMPLETED, Array
 from llmroute_env.jit import compiled
 
-Record = Any
-
-_NEVER = np.int64(2**62)
-
-
-@compiled
-def _blocks(tokens: int, block: int) -> int:
-    """KV blocks that ``tokens`` take."""
-    if block == 1:  # a division costs more than the rest of an admission
-        return tokens
-    return (tokens + block - 1) // block
+NEVER = np.int64(2**62)
+#: ``running`` of an empty device that waits for KV to arrive
+SLEEPING = 2
 
 
 @compiled
-def _count_in_fifo(v: Record, d: Record, request: Record, sign: int) -> None:
-    d.fifo_length += sign
-    d.fifo_tokens += sign * (np.int64(request.prompt) + request.emitted)
-    if d.fifo_length == 0:
-        d.fifo_predicted = 0.0
-    else:
-        d.fifo_predicted += sign * max(np.float64(request.predicted) - request.emitted, 1.0)
-    v.dispatched += sign
-
-
-@compiled
-def push_tail(q: Array, v: Record, d: Record, j: int) -> None:
-    """Append request ``j`` to the FIFO."""
-    q[j].following = -1
-    if d.fifo_length == 0:
-        d.fifo_head = j
-    else:
-        q[d.fifo_tail].following = j
-    d.fifo_tail = j
-    q[j].status = DISPATCHED
-    _count_in_fifo(v, d, q[j], 1)
-
-
-@compiled
-def _push_head(q: Array, v: Record, d: Record, j: int) -> None:
-    if d.fifo_length == 0:
-        q[j].following = -1
-        d.fifo_tail = j
-    else:
-        q[j].following = d.fifo_head
-    d.fifo_head = j
-    q[j].status = DISPATCHED
-    _count_in_fifo(v, d, q[j], 1)
-
-
-@compiled
-def _remove(q: Array, v: Record, d: Record, before: int, j: int) -> None:
-    """Take ``j`` out of the FIFO; ``before`` is its predecessor, -1 when ``j`` is the head."""
-    after = q[j].following
-    if before < 0:
-        d.fifo_head = after
-    else:
-        q[before].following = after
-    if after < 0:
-        d.fifo_tail = before
-    _count_in_fifo(v, d, q[j], -1)
-
-
-@compiled
-def _preempt_last(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array) -> None:
+def preempt_last(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array) -> None:
     """Send the last admitted request back to the head of the FIFO; it keeps what it emitted."""
     last = d.active - 1
     slot = slots[last]
     j, kv, finish = slot.request, slot.kv + d.count, slot.finish
     d.active = last
     d.kv_held -= kv
-    d.blocks -= _blocks(kv + 1, p.block)
+    d.blocks -= blocks_of(kv + 1, p.block)
     phase[-slot.kv % p.block] -= 1
     if finish == d.next_finish:
-        finish = _NEVER
+        finish = NEVER
         for b in range(last):
             finish = min(finish, slots[b].finish)
         d.next_finish = finish
     q[j].emitted = kv - q[j].prompt
     q[j].preemptions += 1
     v.in_batch -= 1
-    _push_head(q, v, d, j)
+    push_head(q, v, d, j)
 
 
 @compiled
@@ -113,7 +55,7 @@ def _join(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array,
     d.next_finish = min(d.next_finish, finish) if d.active > 0 else finish
     d.active += 1
     d.kv_held += kv
-    d.blocks += _blocks(kv + 1, p.block)
+    d.blocks += blocks_of(kv + 1, p.block)
     d.fresh += 1
     if request.preemptions > 0:
         request.recomputed += kv
@@ -123,17 +65,42 @@ def _join(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array,
 
 
 @compiled
-def _admit(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array) -> None:
+def lands_ns(p: Record, request: Record) -> int:
+    """When the KV of a dispatched request is on its device."""
+    journey_s = np.float64(request.prompt) * p.kv_bytes / p.link_bytes_per_s
+    return request.dispatch_ns + np.int64(np.rint(journey_s * 1e9))  # type: ignore[no-any-return]
+
+
+@compiled
+def _sleep(p: Record, q: Array, d: Record) -> None:
+    """Let an empty device wait for the KV of its FIFO's head, or of any request with skipping."""
+    j = d.fifo_head
+    wake = lands_ns(p, q[j])
+    if p.head_of_line_skip:
+        for _ in range(d.fifo_length - 1):
+            j = q[j].following
+            wake = min(wake, lands_ns(p, q[j]))
+    d.running = SLEEPING
+    d.end_ns = wake
+
+
+@compiled
+def _admit(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array, now: int) -> None:
     """Admit from the head of the FIFO, in order, while slot and KV limits hold."""
     before, j, waiting = -1, d.fifo_head, d.fifo_length
     while waiting > 0 and d.active < d.batch_limit:
         waiting -= 1
         after = q[j].following
-        need = _blocks(np.int64(q[j].prompt) + q[j].emitted + 1, p.block)
+        if p.handoff and lands_ns(p, q[j]) > now:
+            if not p.head_of_line_skip:
+                return
+            before, j = j, after
+            continue
+        need = blocks_of(np.int64(q[j].prompt) + q[j].emitted + 1, p.block)
         # An empty device ignores the watermark, or a request near M would wait for ever.
         reserve = d.watermark if d.active > 0 else 0
         if d.blocks + need + reserve <= d.kv_blocks:
-            _remove(q, v, d, before, j)
+            remove(q, v, d, before, j)
             _join(p, q, v, d, slots, phase, j)
         elif p.head_of_line_skip:
             before = j
@@ -143,22 +110,26 @@ def _admit(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array
 
 
 @compiled
-def _first_starts(p: Record, q: Array, v: Record, d: Record, slots: Array, now: int) -> None:
-    """Record and reward the requests whose first iteration starts now."""
-    for b in range(d.active - d.fresh, d.active):
-        request = q[slots[b].request]
-        if request.start_ns >= 0:
-            continue
-        request.start_ns = now
-        on_time = now - request.arrival_ns < p.tail_ttft_ns
-        if not on_time and not request.missed:
-            request.missed = 1
-            v.cost += 1
-        if now < p.horizon_ns:
-            v.gamma += p.gamma * ((p.horizon_ns - now) / p.period_ns)
-            v.sigma += p.sigma
-            if on_time:
-                v.zeta2 += p.zeta2
+def first_start(p: Record, v: Record, request: Record, now: int) -> None:
+    """Record and reward a request whose first iteration starts now."""
+    request.start_ns = now
+    on_time = now - request.arrival_ns < p.tail_ttft_ns
+    if not on_time and not request.missed:
+        request.missed = 1
+        v.cost += 1
+    if now < p.horizon_ns:
+        v.gamma += p.gamma * ((p.horizon_ns - now) / p.period_ns)
+        v.sigma += p.sigma
+        if on_time:
+            v.zeta2 += p.zeta2
+
+
+@compiled
+def run_for(d: Record, now: int, duration_s: float) -> None:
+    """Start an iteration."""
+    d.running = 1
+    d.start_ns = now
+    d.end_ns = now + max(np.int64(np.rint(duration_s * 1e9)), np.int64(1))
 
 
 @compiled
@@ -174,18 +145,20 @@ def begin(
 ) -> None:
     """Between two iterations: preempt if growth broke M, admit, start the next iteration."""
     while d.blocks > d.kv_blocks and d.active > 1:
-        _preempt_last(p, q, v, d, slots, phase)
+        preempt_last(p, q, v, d, slots, phase)
     if d.fifo_length > 0:
-        _admit(p, q, v, d, slots, phase)
+        _admit(p, q, v, d, slots, phase, now)
     if d.active == 0:
+        if p.handoff and d.fifo_length > 0:
+            _sleep(p, q, d)
         return
-    if d.fresh > 0:
-        _first_starts(p, q, v, d, slots, now)
+    for b in range(d.active - d.fresh, d.active):
+        request = q[slots[b].request]
+        if request.start_ns < 0:
+            first_start(p, v, request, now)
     duration = base_s[d.active] + d.kv_s * (d.kv_held + d.active) + d.prefill_s * d.prefill
     d.prefill = 0
-    d.running = 1
-    d.start_ns = now
-    d.end_ns = now + max(np.int64(np.rint(duration * 1e9)), np.int64(1))
+    run_for(d, now, duration)
 
 
 @compiled
@@ -218,11 +191,27 @@ def retire(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array
 
 
 @compiled
+def finish_request(p: Record, v: Record, request: Record, end: int) -> None:
+    """Record and reward a request that has emitted its last token."""
+    request.emitted = request.decode
+    request.finish_ns = end
+    request.status = COMPLETED
+    on_time = end - request.arrival_ns < p.tail_eel_ns
+    if not on_time and not request.missed:
+        request.missed = 1
+        v.cost += 1
+    if end <= p.horizon_ns:
+        v.beta += p.beta * ((p.horizon_ns - end) / p.period_ns)
+        if on_time:
+            v.zeta1 += p.zeta1
+
+
+@compiled
 def _complete(
     p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array, end: int
 ) -> None:
     """Remove the requests that have emitted their last token, keeping admission order."""
-    kept, finish, active = 0, _NEVER, d.active
+    kept, finish, active = 0, NEVER, d.active
     for b in range(active):
         slot = slots[b]
         if slot.finish > d.count:
@@ -236,19 +225,9 @@ def _complete(
             continue
         request, kv = q[slot.request], slot.kv + d.count
         d.kv_held -= kv
-        d.blocks -= _blocks(kv + 1, p.block)
+        d.blocks -= blocks_of(kv + 1, p.block)
         phase[-slot.kv % p.block] -= 1
-        request.emitted = request.decode
-        request.finish_ns = end
-        request.status = COMPLETED
-        on_time = end - request.arrival_ns < p.tail_eel_ns
-        if not on_time and not request.missed:
-            request.missed = 1
-            v.cost += 1
-        if end <= p.horizon_ns:
-            v.beta += p.beta * ((p.horizon_ns - end) / p.period_ns)
-            if on_time:
-                v.zeta1 += p.zeta1
+        finish_request(p, v, request, end)
     d.active = kept
     d.next_finish = finish
     v.completed += active - kept

@@ -36,6 +36,15 @@ CONSTANTS = np.dtype(
         ("largest", np.int64),  # largest s + o that some device can hold
         ("largest_kv", np.int64),  # the same by KV alone
         ("uneven", np.int64),  # whether some devices hold larger requests than others
+        ("prefill", np.int64),  # whether devices prefill what they decode
+        ("emits_token", np.int64),  # whether the end of a prefill emits a token
+        ("chunk_tokens", np.int64),  # tokens of an iteration, 0 where there is no budget
+        ("prefix_block", np.int64),  # tokens of a cached block, 0 without prefix caches
+        ("per_cached", np.int64),  # KV blocks of a cached block
+        ("text", np.int64),  # whether requests have a size and a category
+        ("handoff", np.int64),  # whether a request's KV travels to its device
+        ("kv_bytes", np.float64),  # of a token, for the journey
+        ("link_bytes_per_s", np.float64),
         ("tail_eel_ns", np.int64),
         ("tail_ttft_ns", np.int64),
         *((name, np.float64) for name in COMPONENTS),  # weights
@@ -47,6 +56,7 @@ CONSTANTS = np.dtype(
 REQUEST = np.dtype(
     [
         ("arrival_ns", np.int64),
+        ("ready_ns", np.int64),  # when the router first sees it
         ("dispatch_ns", np.int64),  # -1 where not reached, like the next three
         ("start_ns", np.int64),
         ("first_token_ns", np.int64),
@@ -63,6 +73,33 @@ REQUEST = np.dtype(
         ("status", np.int8),
         ("reason", np.int8),
         ("missed", np.int8),  # 1 when an SLO limit is known to be missed
+    ],
+    align=True,
+)
+
+#: (N, R), in use only where devices prefill or requests have texts.
+EXTRA = np.dtype(
+    [
+        ("chain", np.int64),  # where its chain of prefix blocks starts
+        ("links", np.int32),  # blocks of the chain
+        ("referenced", np.int32),  # blocks of the chain that it references on its device
+        ("cached", np.int32),  # prompt tokens that it found cached when it first joined a batch
+        ("expected", np.int32),  # tokens that it would have found when it was dispatched
+        ("chunk", np.int32),  # tokens that it prefills in the running iteration
+        ("lost", np.int32),  # tokens that it had in KV when it was preempted
+        ("size_bytes", np.float32),
+        ("category", np.float32),
+    ],
+    align=True,
+)
+
+#: (N, G, U): what a device's cache knows of each prefix block. Those without references are in a
+#: doubly linked list, the least recently used at its head.
+CACHED = np.dtype(
+    [
+        ("references", np.int32),  # requests that use it, -1 where it is not in the cache
+        ("previous", np.int32),
+        ("following", np.int32),
     ],
     align=True,
 )
@@ -100,11 +137,25 @@ DEVICE = np.dtype(
         ("busy_slot_ns", np.int64),  # request-nanoseconds after the warm-up
         ("kv_token_s", np.float64),  # token-seconds after the warm-up
         ("shown", np.int64),  # rows of the observed batch that are not zero
+        # Devices that prefill: such requests follow the decoding ones in the slots.
+        ("prefilling", np.int64),  # requests in the batch that prefill
+        ("kv_progress", np.int64),  # tokens that they have in KV
+        ("prefill_left", np.int64),  # tokens still to prefill, batch and FIFO
+        ("growth", np.int64),  # blocks that joining decoders add at the next start
+        ("token_limit", np.int64),  # last entry of its table of times by tokens
+        ("token_slope_s", np.float64),  # beyond the table, per token [s]
+        ("chunk_s", np.float64),  # prefill attention per chunk [s]
+        ("query_s", np.float64),  # and per new token [s]
+        ("pair_s", np.float64),  # and per pair of a new token and one that it sees [s]
+        ("unused", np.int64),  # cached prefix blocks without references
+        ("oldest", np.int64),  # the least recently used of them
+        ("newest", np.int64),
     ],
     align=True,
 )
 
-#: (N, G, B_max): batch slots, occupied ones first, in admission order.
+#: (N, G, B_max): batch slots, occupied ones first, in admission order. For a request that prefills,
+#: ``finish`` is the tokens that its prefill has to reach, ``kv`` those it has, ``predicted`` ô.
 SLOT = np.dtype(
     [
         ("finish", np.int64),  # count at which the request completes

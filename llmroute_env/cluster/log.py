@@ -59,7 +59,8 @@ def request_log(
     """Columns of shape (R,), one row per request of the table; the row is the request id.
 
     Times are seconds since the episode started, NaN where an event has not happened. ``status``
-    and ``reject_reason`` are the numbers of `Status` and `RejectReason`.
+    and ``reject_reason`` are the numbers of `Status` and `RejectReason`. With prefix caches there
+    is ``cached``: prompt tokens that were cached when the request first joined a batch.
     """
     update_emitted(handle, lane)
     rows = state.requests[lane, : len(table)]
@@ -70,7 +71,7 @@ def request_log(
         result[ns < 0] = np.nan
         return result
 
-    return {
+    log: dict[str, NDArray[Any]] = {
         "arrival_s": table.arrival_s.copy(),
         "prompt": table.prompt.copy(),
         "decode": table.decode.copy(),
@@ -87,6 +88,9 @@ def request_log(
         "recomputed": rows["recomputed"].copy(),
         "reject_reason": rows["reason"].copy(),
     }
+    if state.constants[0]["prefix_block"]:
+        log["cached"] = state.extra[lane, : len(table)]["cached"].copy()
+    return log
 
 
 def episode_stats(state: State, lane: int) -> EpisodeStats:
@@ -94,9 +98,10 @@ def episode_stats(state: State, lane: int) -> EpisodeStats:
     constants, devices, counters = state.constants[0], state.devices[lane], state.lanes[lane]
     now = int(counters["now_ns"])
     start, active = devices["start_ns"], devices["active"]
-    measured = (devices["running"] > 0) & (start >= constants["warmup_ns"])
+    measured = (devices["running"] == 1) & (start >= constants["warmup_ns"])
     part_ns = np.where(measured, now - start, 0)
-    kv = devices["kv_held"] + active
+    held = active + devices["prefilling"]
+    kv = devices["kv_held"] + active + devices["kv_progress"] + devices["prefill"]
     periods = int(counters["imbalance_count"])
     rewards = {name: float(counters[f"{name}_total"]) for name in COMPONENTS}
     sampled = constants["series_stride"] > 0
@@ -104,7 +109,7 @@ def episode_stats(state: State, lane: int) -> EpisodeStats:
         end_s=now / NANOSECONDS,
         warmup_s=float(constants["warmup_ns"]) / NANOSECONDS,
         decoded_tokens=int(counters["warm_tokens"]),
-        busy_slot_s=(devices["busy_slot_ns"] + active * part_ns) / NANOSECONDS,
+        busy_slot_s=(devices["busy_slot_ns"] + held * part_ns) / NANOSECONDS,
         kv_token_s=devices["kv_token_s"] + kv * (part_ns / NANOSECONDS),
         batch_limit=devices["batch_limit"].copy(),
         kv_limit=devices["kv_limit"].copy(),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmroute_env.cluster.device import Record, push_tail
-from llmroute_env.cluster.state import QUEUED, REJECTED, Array, RejectReason
+from llmroute_env.cluster.fifo import Record, push_tail
+from llmroute_env.cluster.prefill import expect
+from llmroute_env.cluster.state import QUEUED, REJECTED, Array, RejectReason, State
 from llmroute_env.jit import compiled, inlined
 
 _KV_LIMIT, _CONTEXT_LIMIT = int(RejectReason.KV_LIMIT), int(RejectReason.CONTEXT_LIMIT)
@@ -15,7 +16,7 @@ _KV_LIMIT, _CONTEXT_LIMIT = int(RejectReason.KV_LIMIT), int(RejectReason.CONTEXT
 def arrive(p: Record, q: Array, v: Record, window: Array) -> None:
     """Make the arrivals up to now visible; reject what no device can ever hold."""
     last, j = min(v.now_ns, p.horizon_ns), v.arrived
-    while j < v.requests and q[j].arrival_ns <= last:
+    while j < v.requests and q[j].ready_ns <= last:
         request = q[j]
         final = np.int64(request.prompt) + request.decode
         if final > p.largest:
@@ -58,8 +59,10 @@ def _refuse(v: Record, d: Record, request: Record) -> None:
 
 
 @inlined
-def dispatch(p: Record, q: Array, v: Record, devices: Array, window: Array, action: Array) -> None:
+def dispatch(state: State, lane: int, action: Array) -> None:
     """Send the chosen visible requests to FIFO tails, in queue order, and refill the window."""
+    p, v, q = state.constants[0], state.lanes[lane], state.requests[lane]
+    devices, window = state.devices[lane], state.window[lane]
     kept, visible = 0, v.visible
     for i in range(len(action)):
         choice = action[i]
@@ -79,6 +82,16 @@ def dispatch(p: Record, q: Array, v: Record, devices: Array, window: Array, acti
                 _refuse(v, d, q[j])
             else:
                 push_tail(q, v, d, j)
+                if p.prefill:
+                    expect(
+                        p,
+                        q,
+                        state.extra[lane],
+                        state.chains[lane],
+                        state.cache[lane, choice - 1],
+                        d,
+                        j,
+                    )
         else:
             v.invalid += choice != 0
             window[kept] = j

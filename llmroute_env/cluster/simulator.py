@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from llmroute_env.cluster.kernel import reset_lanes, step_lanes
 from llmroute_env.cluster.log import EpisodeStats, episode_stats, request_log
-from llmroute_env.cluster.spec import ClusterSpec
-from llmroute_env.cluster.state import NANOSECONDS, Handle, State, allocate, make_handle
+from llmroute_env.cluster.spec import ClusterSpec, optional_keys
+from llmroute_env.cluster.state import NANOSECONDS, Handle, Sizes, State, allocate, make_handle
 from llmroute_env.jit import announce_compilation
 from llmroute_env.scenario import Scenario
-from llmroute_env.spaces import OBSERVATION_KEYS, OPTIONAL_KEYS
+from llmroute_env.spaces import OBSERVATION_KEYS
 from llmroute_env.workload import RequestTable, Streams, generate
 
 #: rows of an automatically sampled time series over the horizon
@@ -23,14 +23,8 @@ _SAMPLES = 1024
 
 _OPTIONS = ("prediction", "requests")
 
-
-def optional_keys(scenario: Scenario) -> tuple[str, ...]:
-    """Which of ``OPTIONAL_KEYS`` the scenario's observations have."""
-    has = {
-        "text": getattr(scenario.workload, "text", None) is not None,
-        "prefix": scenario.cluster.prefix_cache is not None,
-    }
-    return tuple(key for key in OPTIONAL_KEYS if has[key])
+#: arrays of the state whose last axis grows with the workload
+_GROWING = ("requests", "extra", "chains", "cache")
 
 
 class Simulator:
@@ -56,26 +50,37 @@ class Simulator:
         self._fixed = (
             self.spec.constants(scenario, series_stride),
             self.spec.base_s(),
+            self.spec.token_s(),
             self.spec.devices(scenario),
             int(scenario.router.window),
         )
+        self._extra = bool(self._fixed[0]["prefill"][0] or self._fixed[0]["text"][0])
         #: keys of the observations
         self.keys = (*OBSERVATION_KEYS, *optional_keys(scenario))
         self.tables: list[RequestTable | None] = [None] * lanes
         self._scenarios: dict[str, Scenario] = {}
-        self._allocate(0)
+        self._allocate(Sizes(0))
 
-    def _allocate(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.state: State = allocate(*self._fixed, self.lanes, capacity, self._samples)
+    def _allocate(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.state: State = allocate(*self._fixed, self.lanes, sizes, self._samples)
         self.handle: Handle = make_handle(self.state)
 
-    def _grow(self, capacity: int) -> None:
-        """Make room for longer request tables, keeping what the lanes have done."""
-        old = self.state
-        self._allocate(capacity)
-        self.state.requests[:, : old.requests.shape[1]] = old.requests
-        kept = {name: getattr(old, name) for name in State._fields if name != "requests"}
+    def _grow(self, needed: Sizes) -> None:
+        """Make room for larger workloads, keeping what the lanes have done."""
+        old, now = self.state, self.sizes
+        self._allocate(
+            Sizes(
+                *(
+                    have if need <= have else need + need // 8 + 16
+                    for have, need in zip(now, needed, strict=True)
+                )
+            )
+        )
+        kept = {name: getattr(old, name) for name in State._fields if name not in _GROWING}
+        for name in _GROWING:
+            before, after = getattr(old, name), getattr(self.state, name)
+            after[..., : before.shape[-1]] = before
         self.state = self.state._replace(**kept)
         self.handle = make_handle(self.state)
 
@@ -127,19 +132,45 @@ class Simulator:
 
     def reset(self, lanes: Sequence[int], tables: Sequence[RequestTable]) -> None:
         """Start an episode on each of ``lanes`` and write their observations."""
-        longest = max((len(table) for table in tables), default=0)
-        if longest > self.capacity:
-            self._grow(longest + longest // 8 + 16)
+        self._make_room(tables)
         for lane, table in zip(lanes, tables, strict=True):
             rows = self.state.requests[lane, : len(table)]
             rows["arrival_ns"] = np.rint(table.arrival_s * NANOSECONDS)
+            if table.ready_s is None:
+                rows["ready_ns"] = rows["arrival_ns"]
+            else:
+                rows["ready_ns"] = np.rint(table.ready_s * NANOSECONDS)
             rows["prompt"] = table.prompt
             rows["decode"] = table.decode
             rows["predicted"] = table.predicted
             rows["tier"] = table.tier
+            if self._extra:
+                self._load_extra(lane, table)
             self.tables[lane] = table
         counts = np.array([len(table) for table in tables], np.int64)
         reset_lanes(self.handle, np.array(lanes, np.int64), counts)
+
+    def _make_room(self, tables: Sequence[RequestTable]) -> None:
+        needed = list(self.sizes)
+        for table in tables:
+            links = blocks = 0
+            if self.spec.prefix_block and table.block_ids is not None and len(table.block_ids):
+                links, blocks = len(table.block_ids), int(table.block_ids.max()) + 1
+            needed = [max(pair) for pair in zip(needed, (len(table), links, blocks), strict=True)]
+        if tuple(needed) != self.sizes:
+            self._grow(Sizes(*needed))
+
+    def _load_extra(self, lane: int, table: RequestTable) -> None:
+        """Write texts and chains of prefix blocks; what the workload has none of is 0."""
+        rows = self.state.extra[lane, : len(table)]
+        rows["size_bytes"] = 0.0 if table.size_bytes is None else table.size_bytes
+        rows["category"] = 0.0 if table.category is None else table.category
+        if not self.spec.prefix_block or table.block_ids is None or table.block_start is None:
+            rows["chain"] = rows["links"] = 0
+            return
+        self.state.chains[lane, : len(table.block_ids)] = table.block_ids
+        rows["chain"] = table.block_start[:-1]
+        rows["links"] = np.diff(table.block_start)
 
     def step(
         self,

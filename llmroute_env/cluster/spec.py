@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from llmroute_env.cluster.dtypes import COMPONENTS, CONSTANTS, DEVICE
 from llmroute_env.cluster.state import NANOSECONDS
-from llmroute_env.cluster.timing import IterationTiming
+from llmroute_env.cluster.timing import IterationTiming, MixedTiming
 from llmroute_env.scenario import Scenario
 from llmroute_env.scenario.saturation import limits
+from llmroute_env.spaces import OPTIONAL_KEYS
 
 Ints = NDArray[np.int64]
 
@@ -27,6 +28,15 @@ def to_ns(seconds: float) -> int:
     return min(round(seconds * NANOSECONDS), _NEVER_NS)
 
 
+def optional_keys(scenario: Scenario) -> tuple[str, ...]:
+    """Which of ``OPTIONAL_KEYS`` the scenario's observations have."""
+    has = {
+        "text": getattr(scenario.workload, "text", None) is not None,
+        "prefix": scenario.cluster.prefix_cache is not None,
+    }
+    return tuple(key for key in OPTIONAL_KEYS if has[key])
+
+
 @dataclass(frozen=True)
 class ClusterSpec:
     """Limits and iteration times of the fleet.
@@ -36,8 +46,8 @@ class ClusterSpec:
         kv_limit: (G,) M, KV tokens, a multiple of the block size.
         context_limit: (G,) most tokens s + o of a request, ``NO_LIMIT`` where there is none.
         timing: (G,) iteration-time model of each device.
+        mixed: (G,) iteration-time model of a device that prefills too; empty where none does.
         pool: (G,) name of the group that each device belongs to.
-        prefill: whether devices prefill what they decode.
         emits_token: whether the iteration that ends a prefill emits a token.
         prefix_block: tokens in a block of the prefix caches, 0 where there are none.
     """
@@ -47,7 +57,7 @@ class ClusterSpec:
     context_limit: Ints
     timing: tuple[IterationTiming, ...]
     pool: tuple[str, ...]
-    prefill: bool = False
+    mixed: tuple[MixedTiming, ...] = ()
     emits_token: bool = False
     prefix_block: int = 0
 
@@ -71,10 +81,15 @@ class ClusterSpec:
             np.array([NO_LIMIT if limit is None else limit for limit in contexts], np.int64),
             tuple(found.timing for found, _ in devices),
             tuple(name for _, name in devices),
-            prefill=cluster.prefill is not None,
+            tuple(found.mixed for found, _ in devices if found.mixed is not None),
             emits_token=cluster.prefill is not None and cluster.prefill.emits_token,
             prefix_block=0 if cluster.prefix_cache is None else cluster.prefix_cache.block,
         )
+
+    @property
+    def prefill(self) -> bool:
+        """Whether devices prefill what they decode."""
+        return bool(self.mixed)
 
     @property
     def largest(self) -> Ints:
@@ -103,6 +118,7 @@ class ClusterSpec:
             "largest": int(self.largest.max()),
             "largest_kv": int(self.kv_limit.max()),
             "uneven": int(np.ptp(self.largest) > 0),
+            **self._modes(scenario),
             "tail_eel_ns": to_ns(objective.tail_eel_s),
             "tail_ttft_ns": to_ns(objective.tail_ttft_s),
         }
@@ -111,6 +127,23 @@ class ClusterSpec:
         for name in CONSTANTS.names or ():
             row[name] = values[name]
         return row
+
+    def _modes(self, scenario: Scenario) -> dict[str, float]:
+        """Constants of the cluster's optional parts, 0 where they are off."""
+        cluster = scenario.cluster
+        prefill, handoff = cluster.prefill, cluster.handoff
+        chunk = None if prefill is None else prefill.chunk_tokens
+        return {
+            "prefill": prefill is not None,
+            "emits_token": self.emits_token,
+            "chunk_tokens": 0 if chunk is None else chunk,
+            "prefix_block": self.prefix_block,
+            "per_cached": self.prefix_block // cluster.kv_block,
+            "text": "text" in optional_keys(scenario),
+            "handoff": handoff is not None,
+            "kv_bytes": 0.0 if handoff is None else handoff.kv_bytes_per_token,
+            "link_bytes_per_s": 1.0 if handoff is None else handoff.link_bytes_per_s,
+        }
 
     def devices(self, scenario: Scenario) -> NDArray[Any]:
         """(G,) `DEVICE` with the limits filled in."""
@@ -123,7 +156,20 @@ class ClusterSpec:
         rows["watermark"] = np.floor(blocks * scenario.cluster.kv_watermark)
         rows["kv_s"] = [timing.kv_s for timing in self.timing]
         rows["prefill_s"] = [timing.prefill_s for timing in self.timing]
+        for row, mixed in zip(rows, self.mixed, strict=False):
+            row["kv_s"] = mixed.kv_s
+            row["token_limit"] = mixed.table_tokens
+            for name in ("token_slope_s", "chunk_s", "query_s", "pair_s"):
+                row[name] = getattr(mixed, name)
         return rows
+
+    def token_s(self) -> NDArray[np.float64]:
+        """(G, C + 1) iteration time by tokens [s] of devices that prefill; one 0 each otherwise."""
+        longest = max((mixed.table_tokens for mixed in self.mixed), default=0)
+        table = np.zeros((len(self.batch_limit), longest + 1), np.float64)
+        for row, mixed in zip(table, self.mixed, strict=False):
+            row[: len(mixed.token_s)] = mixed.token_s
+        return table
 
     def base_s(self) -> NDArray[np.float64]:
         """(G, B_max + 1) iteration time by batch size [s]."""

@@ -24,7 +24,7 @@ from numba.np.arrayobj import make_array
 from numpy.typing import NDArray
 
 from llmroute_env import spaces
-from llmroute_env.cluster.dtypes import LANE, REQUEST, SLOT
+from llmroute_env.cluster.dtypes import CACHED, EXTRA, LANE, REQUEST, SLOT
 from llmroute_env.jit import compiled
 
 Array = NDArray[Any]
@@ -112,6 +112,10 @@ class State(NamedTuple):
     series: Array  #: (N, S, len(Series)) float32
     outcome: Array  #: (N, len(Outcome)) float64, of the last step
     observed: Observed
+    token_s: Array  #: (G, C + 1) float64, mixed iteration time by tokens [s]
+    extra: Array  #: (N, R) `EXTRA`, R = 1 where it is not in use, like the next two
+    chains: Array  #: (N, K) int32, prefix blocks of the requests, chain after chain
+    cache: Array  #: (N, G, U) `CACHED`, by prefix block
 
 
 @structref.register
@@ -166,6 +170,10 @@ def _make_handle(s: State) -> Handle:
                 borrowed(o.text),
                 borrowed(o.prefix),
             ),
+            borrowed(s.token_s),
+            borrowed(s.extra),
+            borrowed(s.chains),
+            borrowed(s.cache),
         )
     )
 
@@ -181,13 +189,22 @@ def make_handle(state: State) -> Handle:
     return handle
 
 
+class Sizes(NamedTuple):
+    """How much an episode needs room for."""
+
+    requests: int  #: R, rows of each request table
+    links: int = 0  #: K, entries of all chains of prefix blocks
+    blocks: int = 0  #: U, different prefix blocks
+
+
 def allocate(
     constants: Array,
     base_s: Array,
+    token_s: Array,
     devices: Array,
     window: int,
     lanes: int,
-    requests: int,
+    sizes: Sizes,
     samples: int,
 ) -> State:
     """Allocate ``lanes`` environments.
@@ -195,17 +212,20 @@ def allocate(
     Args:
         constants: (1,) `CONSTANTS`.
         base_s: (G, B_max + 1) iteration times [s].
+        token_s: (G, C + 1) mixed iteration times [s].
         devices: (G,) `DEVICE` with the limits filled in.
         window: W.
         lanes: N.
-        requests: R, rows of each request table.
+        sizes: R, K and U.
         samples: S, rows of each time series.
     """
     n, g, slots = lanes, len(devices), base_s.shape[1] - 1
+    rows = max(sizes.requests, 1)
+    needs_extra = constants["prefill"][0] or constants["text"][0]
     return State(
         constants,
         base_s,
-        np.zeros((n, max(requests, 1)), REQUEST),
+        np.zeros((n, rows), REQUEST),
         np.repeat(devices[None], n, axis=0),
         np.zeros((n, g, slots), SLOT),
         np.zeros((n, g, int(constants["block"][0])), np.int64),
@@ -214,6 +234,10 @@ def allocate(
         np.zeros((n, samples, len(Series)), np.float32),
         np.zeros((n, len(Outcome)), np.float64),
         allocate_observed(n, window, g, slots),
+        token_s,
+        np.zeros((n, rows if needs_extra else 1), EXTRA),
+        np.zeros((n, max(sizes.links, 1)), np.int32),
+        np.zeros((n, g, max(sizes.blocks, 1)), CACHED),
     )
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from llmroute_env.scenario.cluster import Group
+from llmroute_env.scenario.cluster import Group, Prefill
 from llmroute_env.scenario.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from llmroute_env.cluster.timing import IterationTiming
+    from llmroute_env.cluster.timing import IterationTiming, MixedTiming
     from llmroute_env.scenario.models import Scenario
 
 
@@ -23,6 +23,7 @@ class Limits(NamedTuple):
     kv_limit: int  #: M [tokens]
     context_limit: int | None  #: largest s + o [tokens], None where there is no limit
     timing: IterationTiming
+    mixed: MixedTiming | None = None  #: where devices prefill what they decode
 
 
 class OfferedLoad(NamedTuple):
@@ -60,7 +61,7 @@ def limits(scenario: Scenario) -> tuple[Limits, ...]:
     """
     cluster = scenario.cluster
     try:
-        return tuple(_limits(group, cluster.kv_block) for group in cluster.fleet)
+        return tuple(_limits(group, cluster.kv_block, cluster.prefill) for group in cluster.fleet)
     except ScenarioError:
         raise
     except ValueError as error:
@@ -75,7 +76,7 @@ def largest_context(scenario: Scenario) -> int | None:
 
 
 @lru_cache(maxsize=64)
-def _limits(group: Group, kv_block: int) -> Limits:
+def _limits(group: Group, kv_block: int, prefill: Prefill | None) -> Limits:
     from llmroute_env.cluster import timing as timings
 
     batch, kv, context = group.batch_limit, group.kv_limit, group.context_limit
@@ -84,7 +85,9 @@ def _limits(group: Group, kv_block: int) -> Limits:
         assert batch is not None  # validated: a constant timing needs both
         assert kv is not None
         kv -= kv % kv_block  # whole blocks
-        return Limits(batch, kv, context, timings.constant(timing.iteration_s, batch))
+        mixed = timings.constant_mixed(timing.iteration_s, timing.prefill_s_per_token)
+        plain = timings.constant(timing.iteration_s, batch)
+        return Limits(batch, kv, context, plain, mixed if prefill else None)
     from llmroute_env.cluster.memory import plan
 
     inputs = {} if group.memory is None else group.memory.model_dump(exclude_none=True)
@@ -97,7 +100,17 @@ def _limits(group: Group, kv_block: int) -> Limits:
     table = timings.from_profile(
         timing.device, timing.model, timing.tp, batch, overhead_s=timing.overhead_s
     )
-    return Limits(batch, kv, context, table)
+    if prefill is None:
+        return Limits(batch, kv, context, table)
+    mixed = timings.from_profile_mixed(
+        timing.device,
+        timing.model,
+        timing.tp,
+        batch,
+        prefill.chunk_tokens,
+        overhead_s=timing.overhead_s,
+    )
+    return Limits(batch, kv, context, table, mixed)
 
 
 def offered_load(scenario: Scenario) -> OfferedLoad:
