@@ -31,7 +31,7 @@ def to_ns(seconds: float) -> int:
 def optional_keys(scenario: Scenario) -> tuple[str, ...]:
     """Which of ``OPTIONAL_KEYS`` the scenario's observations have."""
     has = {
-        "text": getattr(scenario.workload, "text", None) is not None,
+        "text": scenario.workload.text is not None,
         "prefix": scenario.cluster.prefix_cache is not None,
     }
     return tuple(key for key in OPTIONAL_KEYS if has[key])
