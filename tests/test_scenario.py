@@ -25,6 +25,7 @@ from llmroute_env.scenario.workload import Gamma, OnOff, Perfect, Poisson, RateS
 PAPER = ("paper-stable", "paper-overload", "paper-rate-shift")
 LOCK_STEP = (*PAPER, "pd-1-4", "pd-4-1")
 A100 = ("azure-conv-a100", "azure-code-a100", "memory-bound-a100")
+PREFIXES = ("chat-prefix", "agent-prefix", "mooncake-conversation")
 
 
 def data(name: str = "paper-overload") -> dict[str, Any]:
@@ -49,7 +50,7 @@ def message(source: Any, overrides: dict[str, Any] | None = None) -> str:
 
 def test_every_embedded_scenario_loads_and_survives_a_round_trip() -> None:
     names = list_scenarios()
-    assert set(names) == {*LOCK_STEP, *A100, "trace"}
+    assert set(names) == {*LOCK_STEP, *A100, *PREFIXES, "trace"}
     for name in names:
         scenario = Scenario.load(name)
         assert scenario.name == name

@@ -457,3 +457,44 @@ def test_offered_load_counts_the_turns() -> None:
     assert load.requests == pytest.approx(0.5 * chosen.horizon_s, rel=2e-3)
     slots = 4 * 24  # devices and their batch limit, at one iteration per second
     assert load.batch == pytest.approx(0.5 * asked.decode.mean() / slots, rel=0.01)
+
+
+def cached(table: Any, devices: list[int], tokens: int) -> float:
+    """Share of prompt tokens that least-recently-used caches of blocks of 64 have."""
+    caches: dict[int, dict[int, None]] = {device: {} for device in devices}
+    hits = 0
+    for row, device in enumerate(devices):
+        cache = caches[device]
+        chain = table.block_ids[table.block_start[row] : table.block_start[row + 1]].tolist()
+        whole = int(table.prompt[row]) // 64
+        found = next((i for i, name in enumerate(chain[:whole]) if name not in cache), whole)
+        hits += 64 * min(found, (int(table.prompt[row]) - 1) // 64)
+        for name in reversed(chain):  # the end of a chain goes first
+            cache.pop(name, None)
+            cache[name] = None
+        while 64 * len(cache) > tokens:
+            del cache[next(iter(cache))]
+    return hits / int(table.prompt.sum())
+
+
+@pytest.mark.parametrize(("name", "at_home", "anywhere"), [
+    ("chat-prefix", 0.80, 0.49), ("agent-prefix", 0.91, 0.63)])  # fmt: skip
+def test_where_a_session_goes_decides_what_is_cached(
+    name: str, at_home: float, anywhere: float
+) -> None:
+    """What the scenarios' comments say, for caches of 400,000 tokens on each of 4 devices."""
+    spec = Scenario.load(name, {"cluster.prefix_cache.block": 64})
+    table = generate(spec, streams()).validate(block=64)
+    assert spec.workload.sessions is not None
+    drawn_again = streams()
+    rows = sessions.draw(
+        spec.workload.sessions,
+        spec.workload.arrivals,
+        drawn_again.arrivals,
+        drawn_again.lengths,
+        spec.horizon_s,
+    )
+    home = (rows.session % 4).tolist()
+    random = np.random.default_rng(0).integers(0, 4, len(table)).tolist()
+    assert cached(table, home, 400_000) == pytest.approx(at_home, abs=0.02)
+    assert cached(table, random, 400_000) == pytest.approx(anywhere, abs=0.02)

@@ -114,12 +114,14 @@ def chains(spec: Sessions, rows: Rows, block: int) -> Chains:
     own = np.zeros(sessions, np.int64)
     np.maximum.at(own, rows.session, length - common)
     first_own = int((used * shared).sum()) + np.cumsum(own) - own
-    # id = place + shift, with one shift in the system prompt and another behind it
-    place = np.arange(start[-1]) - np.repeat(start[:-1], length)
-    behind = np.repeat(first_own[rows.session] - common, length)
-    within = np.repeat(first_shared[rows.application], length)
-    ids = place + np.where(place < np.repeat(common, length), within, behind)
-    return Chains(block, ids, start)
+    # A chain is two runs of consecutive ids: sum up steps of 1, with jumps where a run begins.
+    run = np.stack((common, length - common), axis=1).ravel()
+    first = np.stack((first_shared[rows.application], first_own[rows.session]), axis=1).ravel()
+    some = run > 0
+    run, first = run[some], first[some]
+    ids = np.ones(start[-1], np.int64)
+    ids[np.cumsum(run) - run] = np.diff(first, prepend=0) - np.append(0, run[:-1] - 1)
+    return Chains(block, np.cumsum(ids, out=ids), start)
 
 
 @lru_cache(maxsize=64)
