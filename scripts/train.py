@@ -1,6 +1,6 @@
 """Train a router; see ``llmroute_env.training.cli``.
 
-python scripts/train.py --config pairs-overload --out results/train/001
+python scripts/train.py --config pairs --out results/train/001
 """
 
 from __future__ import annotations

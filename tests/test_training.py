@@ -60,15 +60,22 @@ def small_config(**changes: Any) -> Any:
         "algorithm.critic_rollouts": 1,
         "imitation.decisions": 800,
         "imitation.epochs": 2,
-        "evolution.scenarios": [{"scenario": "paper-overload", "overrides": TINY}],
-        "evolution.generations": 2,
-        "evolution.pairs": 2,
-        "evolution.paths": 2,
-        "evolution.every": 2,
+        "evolution": {
+            "scenarios": [{"scenario": "paper-overload", "overrides": TINY}],
+            "layers": ["linear", "hold"],
+            "generations": 2,
+            "pairs": 2,
+            "paths": 2,
+            "sigma": 0.1,
+            "learning_rate": 0.03,
+            "threads": 2,
+            "every": 2,
+        },
+        "evaluation.scenarios": [],
         "evaluation.every": 1024,
         "evaluation.seeds": 2,
     }
-    return load_config("pairs-overload", settings | changes)
+    return load_config("pairs", settings | changes)
 
 
 def shortest_first(env: DecisionVecEnv, seen: Any, masks: Any) -> Any:
@@ -203,8 +210,8 @@ def test_demonstrations_are_legal_and_the_teachers(teacher: str) -> None:
 
 
 def test_imitation_needs_the_layouts_fleet() -> None:
-    with pytest.raises(ValueError, match="has 2 devices, the layout 4"):
-        demonstrate(tiny(), "mc_sf", Layout(8, 4), oldest=2, decisions=10, seed=0)
+    with pytest.raises(ValueError, match="has 2 devices, the layout 1"):
+        demonstrate(tiny(), "mc_sf", Layout(8, 1), oldest=2, decisions=10, seed=0)
 
 
 # -- configurations --------------------------------------------------------------------------
@@ -229,7 +236,7 @@ def test_faults_of_a_configuration_end_in_one_line() -> None:
         ({"nothing.there": 1}, "nothing is no section"),
     ):
         with pytest.raises(ValueError, match=message) as caught:
-            load_config("pairs-overload", overrides)
+            load_config("pairs", overrides)
         assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="no such file, and no name among"):
         load_config("pairs-underload")
@@ -266,7 +273,7 @@ def test_a_run_leaves_everything_resumes_and_is_never_overwritten(
         assert curve in header, curve
     assert list((out / "tb").glob("events.*"))
 
-    assert train_main(["--config", "pairs-overload", "--out", str(out)]) == 2
+    assert train_main(["--config", "pairs", "--out", str(out)]) == 2
     assert "not empty" in capsys.readouterr().err
 
     # As if it had been killed after 1,024 of 4,096 steps: it goes on from the last checkpoint.
@@ -301,10 +308,9 @@ def test_ppo_learns(tmp_path: Path) -> None:
     out = tmp_path / "run"
     train(config, out, quiet=True)
     scores = _held_out_gains(out)
-    scorer = Scorer(config)
-    env = scorer.env
-    random = [evaluate(env, "random", seed=seed).summary["reward"] for seed in scorer.seeds]
-    lost = scorer.reference - np.array(random)  # what random leaves to MC-SF
+    (stage,) = Scorer(config).stages.values()
+    random = stage.play(make("random", stage.env))["reward"]
+    lost = 100.0 * (1.0 - random / stage.reference)  # what random leaves to MC-SF
     assert scores[-1] > -0.1 * lost.mean()  # it closes nearly all of that
     assert scores[-1] > scores[0] + 0.2 * lost.mean()  # and most of it by learning, not by masks
 
@@ -392,7 +398,8 @@ def test_a_dataset_replays_its_episodes(tmp_path: Path, capsys: Any) -> None:
 def examples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     yield
-    sys.modules.pop("ppo_single_file", None)
+    for name in ("ppo_single_file", "offline_behaviour_cloning"):
+        sys.modules.pop(name, None)
 
 
 def test_the_single_file_example_learns(examples: None) -> None:
@@ -402,3 +409,12 @@ def test_the_single_file_example_learns(examples: None) -> None:
         ["--scenario", "paper-stable", "--steps", "120000", "--periods", "150", "--rollout", "75"]
     )
     assert after > 1.02 * before
+
+
+def test_the_offline_example_clones_its_data(examples: None, tmp_path: Path) -> None:
+    import offline_behaviour_cloning
+
+    collect(tiny(horizon_periods=400), "mc_sf", tmp_path / "data", episodes=4, first_seed=70)
+    found = offline_behaviour_cloning.main([str(tmp_path / "data")])
+    # It closes most of what a load balancer, which has no lengths, leaves to its teacher.
+    assert found["clone"] - found["lor"] > 0.7 * (found["mc_sf"] - found["lor"]) > 0.0

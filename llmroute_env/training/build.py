@@ -61,7 +61,7 @@ def make_training_env(config: TrainingConfig) -> VecEnv:
             candidates=task.candidates,
             oldest=task.oldest,
             patience=task.patience,
-            reward_scale=task.reward_scale,
+            reward_scale=[e.reward_scale or task.reward_scale for e in config.scenarios],
             stagger=task.stagger,
         )
     elif isinstance(task, OneRequestTask):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,12 @@ EPISODE = ("eel_mean_s", "eel_p99_s", "ttft_p95_s", "slo_attainment", "goodput_q
 #: TensorBoard's custom scalars: what belongs together in one chart
 _LAYOUT = {
     "learning": {
-        "objective gained over the reference, held-out seeds": [
+        "gain over the reference on held-out seeds [%]": [
             "Margin",
             ["held_out/gain", "held_out/gain_low", "held_out/gain_high"],
         ],
-        "objective gained over the reference, training": [
+        "the same by scenario": ["Multiline", ["gain/.*"]],
+        "objective gained over the reference, training episodes": [
             "Multiline",
             ["episode/gain_over_reference"],
         ],
@@ -39,6 +40,25 @@ _LAYOUT = {
         ],
     },
 }
+
+
+class Clock:
+    """Seconds of a run, of the wall and of processors, those of earlier processes included.
+
+    Args:
+        state: of the run, as this process found it.
+    """
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self._wall = float(state.get("seconds", 0.0)) - time.monotonic()
+        self._cpu = float(state.get("cpu_seconds", 0.0))
+
+    def spent(self) -> dict[str, float]:
+        """``seconds`` and ``cpu_seconds`` so far."""
+        return {
+            "seconds": self._wall + time.monotonic(),
+            "cpu_seconds": self._cpu + time.process_time(),
+        }
 
 
 class EpisodeMetrics(BaseCallback):  # type: ignore[misc]
@@ -118,17 +138,18 @@ class HeldOutScores(BaseCallback):  # type: ignore[misc]
         config: of the run.
         run: where checkpoints go.
         scorer: of the run.
-        started: on the clock of ``time.monotonic``, moved back by what earlier processes took.
+        clock: of the run.
     """
 
     def __init__(
-        self, config: TrainingConfig, run: RunDirectory, scorer: Scorer, started: float
+        self, config: TrainingConfig, run: RunDirectory, scorer: Scorer, clock: Clock
     ) -> None:
         super().__init__()
-        self.config, self.run, self.scorer = config, run, scorer
-        self._started = started
+        self.config, self.run, self.scorer, self.clock = config, run, scorer, clock
         self._due = 0
-        self.best = float(run.state().get("best_gain", -np.inf))
+        state = run.state()
+        self.best = float(state.get("best_value", -np.inf))
+        self.best_gain = float(state.get("best_gain", -np.inf))
 
     def _on_training_start(self) -> None:
         hparams = _hparams(self.config)
@@ -154,24 +175,20 @@ class HeldOutScores(BaseCallback):  # type: ignore[misc]
         record(self.logger, score)
         self.logger.dump(self.num_timesteps)
         self._save("last", score)
-        if score.mean > self.best:
-            self.best = score.mean
+        if score.value > self.best:
+            self.best, self.best_gain = score.value, score.mean
             self._save("best", score)
         self.run.write_state(
             {
                 "steps": int(self.num_timesteps),
-                "seconds": self.seconds,
-                "best_gain": self.best,
+                **self.clock.spent(),
+                "best_value": self.best,
+                "best_gain": self.best_gain,
                 "gain": score.mean,
                 "rollouts": _rollouts(self.config, self.num_timesteps),
             }
         )
         return score
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of training so far, of earlier processes too."""
-        return time.monotonic() - self._started
 
     def _save(self, name: str, score: Score) -> None:
         partial = self.run.path / f".{name}.partial.zip"
@@ -179,9 +196,7 @@ class HeldOutScores(BaseCallback):  # type: ignore[misc]
         partial.replace(self.run.path / f"{name}.zip")
         if self.config.network.kind != "pairs":
             return
-        about = describe(
-            self.config, self.run, self.scorer, score, self.num_timesteps, self.seconds
-        )
+        about = describe(self.config, self.run, self.scorer, score, self.num_timesteps, self.clock)
         save(self.run.path / f"{name}.npz", self.scorer.checkpoint(self.model, score.shift, about))
 
 
@@ -192,7 +207,10 @@ def record(logger: Any, score: Score) -> None:
     logger.record("held_out/gain", score.mean)
     logger.record("held_out/gain_low", score.mean - score.half_width)
     logger.record("held_out/gain_high", score.mean + score.half_width)
+    logger.record("held_out/worst", score.worst)
     logger.record("held_out/hold_shift", score.shift)
+    for label, gains in score.gains.items():
+        logger.record(f"gain/{label}", float(gains.mean()))
 
 
 def describe(
@@ -201,7 +219,7 @@ def describe(
     scorer: Scorer,
     score: Score,
     steps: int,
-    seconds: float,
+    clock: Clock,
 ) -> dict[str, Any]:
     """What a checkpoint says of its making."""
     return {
@@ -209,9 +227,10 @@ def describe(
         "config": config.name,
         "seed": config.seed,
         "steps": int(steps),
-        "seconds": round(seconds, 1),
-        "gain": score.mean,
+        **{name: round(value, 1) for name, value in clock.spent().items()},
+        "gain_percent": score.mean,
         "gain_half_width": score.half_width,
+        "gains_percent": {label: float(gains.mean()) for label, gains in score.gains.items()},
         "hold_shift": score.shift,
         "held_out_seeds": [scorer.seeds.start, scorer.seeds.stop - 1],
         "reference": config.evaluation.reference,

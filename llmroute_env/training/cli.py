@@ -16,10 +16,11 @@ from llmroute_env.training.dataset import collect
 
 _TRAIN_EXAMPLES = """\
 examples:
-  train.py --config pairs-overload --out results/train/001
-  train.py --config pairs-overload --set seed=2 --set steps=500000 --out results/train/002
+  train.py --config pairs --out results/train/001
+  train.py --config pairs --set seed=2 --set steps=500000 --out results/train/002
   train.py --resume --out results/train/001
   train.py --throughput
+  train.py --report results/train/001
 then:
   compare.py --policies lor,mc_sf,learned:path=results/train/001
   tensorboard --logdir results/train
@@ -62,6 +63,17 @@ def train_main(arguments: Sequence[str] | None = None) -> int:
         help="measure training frames/s of the native vector environment against DummyVecEnv and "
         "SubprocVecEnv, print them, and stop",
     )
+    add(
+        "--report",
+        nargs="?",
+        const="shipped",
+        metavar="RUN",
+        help="compare a run's best checkpoint (or a .npz; none named: the shipped one) with every "
+        "rival on held-out seeds, print the tables, and stop; --out takes the episodes as CSV",
+    )
+    add("--seeds", type=int, default=64, help="of --report (default: %(default)s)")
+    add("--first-seed", type=int, default=200_000, help="of --report (default: %(default)s)")
+    add("--bounds", type=int, default=8, help="of --report: seeds with a hindsight bound")
     given = parser.parse_args(arguments)
     try:
         return _train(given)
@@ -76,6 +88,18 @@ def _train(given: argparse.Namespace) -> int:
         from llmroute_env.training.throughput import main as measure
 
         return measure()
+    if given.report is not None:
+        from llmroute_env.training.report import report
+
+        path = None if given.report == "shipped" else Path(given.report)
+        report(
+            path,
+            seeds=given.seeds,
+            first_seed=given.first_seed,
+            bounds=given.bounds,
+            out=given.out,
+        )
+        return 0
     if given.out is None:
         raise ValueError("--out: name the directory of the run")
     from llmroute_env.training.trainer import resume, train
@@ -92,7 +116,7 @@ def _train(given: argparse.Namespace) -> int:
     state = run.state()
     print(
         f"{run.path}: {state['steps']:,} steps in {state['seconds'] / 60:.1f} min, best gain over "
-        f"the reference on held-out seeds {state['best_gain']:+,.0f}"
+        f"the reference on held-out seeds {state['best_gain']:+.3f}%"
     )
     return 0
 

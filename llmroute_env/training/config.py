@@ -27,6 +27,14 @@ class TrainingScenario(Section):
 
     scenario: str
     overrides: dict[str, Any] = {}
+    #: what one unit of reward is worth in the objective; None: the task's
+    reward_scale: Annotated[float, Field(gt=0)] | None = None
+
+    @property
+    def label(self) -> str:
+        """Name with what differs, ``paper-overload rate=0.6``."""
+        changes = [f"{key.rpartition('.')[2]}={value}" for key, value in self.overrides.items()]
+        return " ".join([Path(self.scenario).stem, *changes])
 
     def load(self) -> Scenario:
         """The validated scenario."""
@@ -89,6 +97,8 @@ class Imitation(Section):
     #: ``hold_above`` times as long as the mean of those arriving
     smoothing: Share
     hold_above: Annotated[float, Field(gt=0)]
+    #: probability in the targets that goes evenly to the devices that can start the same request
+    spread: Share
 
 
 class PolicyGradient(Section):
@@ -143,12 +153,20 @@ class Evolution(Section):
 
 
 class HeldOut(Section):
-    """Evaluation during training, paired with a reference policy."""
+    """Evaluation during training, paired with a reference policy.
 
+    The best checkpoint has the largest mean over the scenarios of the gain relative to the
+    reference; a loss counts LOSS_WEIGHT times, so that none is bought with a gain elsewhere.
+    """
+
+    #: empty: the run's first
+    scenarios: list[TrainingScenario] = []
     every: Positive  # steps of all lanes together
     seeds: Positive
     first_seed: int
     reference: str
+    #: processors that play the episodes
+    threads: Positive = 1
     #: what is tried to be added to the score of holding, task pairs only; the best is kept
     hold_shifts: list[float] = Field([0.0], min_length=1)
 
@@ -156,8 +174,8 @@ class HeldOut(Section):
 class TrainingConfig(Section):
     """A whole run.
 
-    Scenarios are mixed over the lanes; the first one is the scenario of the evaluation and of the
-    checkpoint. Evolution has scenarios of its own.
+    Scenarios are mixed over the lanes, and the teacher shows as much of each; the first one is the
+    scenario of the checkpoint. Evaluation and evolution have scenarios of their own.
     """
 
     name: str

@@ -75,6 +75,19 @@ def _work(state: State, lane: int) -> tuple[float, float]:
 
 
 @compiled
+def _contention(state: State, lane: int) -> float:
+    """Predicted tokens left in each batch times the share of its memory that is in use."""
+    seen, total = state.observed, 0.0
+    for g in range(seen.devices.shape[1]):
+        running = 0.0
+        for b in range(state.devices[lane, g].active):
+            running += np.float64(seen.active[lane, g, b, Active.REMAINING])
+        row = seen.devices[lane, g]
+        total += running * row[Device.KV_USED] / row[Device.KV_LIMIT]
+    return total
+
+
+@compiled
 def _criticize(state: State, lane: int, twin: int, out: Array) -> None:
     v, w = state.lanes[lane], state.lanes[twin]
     slots = 0.0
@@ -91,6 +104,8 @@ def _criticize(state: State, lane: int, twin: int, out: Array) -> None:
     out[Privileged.RUNNING_LEFT] = out[Privileged.RUNNING] * out[Privileged.LEFT]
     out[Privileged.TWIN_WAITING] = log_scale(w.visible + w.hidden)
     out[Privileged.TWIN_RUNNING] = w.in_batch / slots
+    contention = _contention(state, lane) - _contention(state, twin)
+    out[Privileged.CONTENTION] = contention / slots / 10.0
 
 
 @compiled
@@ -113,6 +128,8 @@ def _ask(state: State, lanes: Asked, i: int, params: FeatureParams) -> bool:
         return False
     for c in range(out.rows.shape[0]):
         lanes.present[i, c] = 1.0 if out.rows[c] >= 0 else 0.0
+        for g in range(out.legal.shape[1]):
+            lanes.startable[i, c, g] = 1.0 if out.legal[c, g] else 0.0
     _criticize(state, i, i + lanes.reward.shape[0], lanes.critic[i])
     return True
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -133,7 +134,7 @@ def demonstrate(
     """
     env = LLMRouteVectorEnv(lanes, scenario)
     spec = RouterSpec.from_env(env)
-    if spec.devices != layout.devices:
+    if spec.devices > layout.devices:
         raise ValueError(
             f"teacher {teacher}: scenario {scenario.name} has {spec.devices} devices, the layout "
             f"{layout.devices}"
@@ -146,7 +147,7 @@ def demonstrate(
     memories = [rate_memory() for _ in range(lanes)]
     flat = layout.buffer(1)
     blocks = layout.blocks(flat)
-    blocks["up"][:] = 1.0
+    blocks["up"][:, : spec.devices] = 1.0
     question = Question(
         blocks["context"][0],
         blocks["requests"][0],
@@ -189,8 +190,20 @@ def demonstrate(
             )
             dropped += int(np.count_nonzero(wanted[lane]))  # it took out what it explained
         seen, *_ = env.step(play)
-    # The candidates' presence is a block of its own, which only the vector environment writes.
-    spans = layout.spans["present"]
+    # What is present and legal are blocks of their own, which only the vector environment writes.
+    (there, stop), (startable, end) = layout.spans["present"], layout.spans["legal"]
     requests = layout.blocks(records)["requests"]
-    records[:, spans[0] : spans[1]] = requests[:, :, Request.PROMPT] > 0  # every prompt has a token
+    records[:, there:stop] = requests[:, :, Request.PROMPT] > 0  # every prompt has a token
+    records[:, startable:end] = masks[:, 1:]
     return Demonstrations(records[:n], masks[:n], choices[:n], layout, teacher, dropped)
+
+
+def joined(parts: Sequence[Demonstrations]) -> Demonstrations:
+    """All of them as one; the layout is the same."""
+    return replace(
+        parts[0],
+        observations=np.concatenate([part.observations for part in parts]),
+        masks=np.concatenate([part.masks for part in parts]),
+        choices=np.concatenate([part.choices for part in parts]),
+        dropped=sum(part.dropped for part in parts),
+    )

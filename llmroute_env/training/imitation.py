@@ -23,6 +23,7 @@ def clone(
     learning_rate: float,
     smoothing: float,
     hold_above: float,
+    spread: float,
     seed: int,
     report: Report | None = None,
 ) -> dict[str, float]:
@@ -39,6 +40,8 @@ def clone(
             (Spread over all requests, holding costs more than it gains, and is unlearned before the
             network can tell when it pays.)
         hold_above: how long: in means of the arriving requests.
+        spread: probability that the target spreads evenly over the devices that can start the
+            teacher's request, so that reinforcement tries all of them.
         seed: order of the batches, and which tenth is held out.
         report: called after each epoch with its number and its losses.
 
@@ -57,14 +60,14 @@ def clone(
         total = 0.0
         for first in range(0, len(train), batch_size):
             rows = train[first : first + batch_size]
-            loss, _ = _loss(policy, demonstrations, rows, holding)
+            loss, _ = _loss(policy, demonstrations, rows, holding, spread)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             total += float(loss.detach()) * len(rows)
         policy.set_training_mode(False)
         with torch.no_grad():
-            loss, right = _loss(policy, demonstrations, held, holding)
+            loss, right = _loss(policy, demonstrations, held, holding, spread)
         losses = {
             "train_loss": total / max(len(train), 1),
             "loss": float(loss),
@@ -84,12 +87,26 @@ def _long(data: Demonstrations, times: float) -> Any:
 
 
 def _loss(
-    policy: Any, data: Demonstrations, rows: Any, holding: Any
+    policy: Any, data: Demonstrations, rows: Any, holding: Any, spread: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     observations = torch.as_tensor(data.observations[rows])
     choices = torch.as_tensor(data.choices[rows])
+    masks = torch.as_tensor(data.masks[rows])
     logs = policy.get_distribution(observations, data.masks[rows]).distribution.logits
     chosen = logs.gather(1, choices[:, None])[:, 0]
     smoothing = torch.as_tensor(holding[rows])
-    loss = -((1.0 - smoothing) * chosen + smoothing * logs[:, 0]).mean()
+    anywhere = _anywhere(logs, masks, choices, data.layout.devices)
+    placed = (1.0 - spread) * chosen + spread * torch.where(choices > 0, anywhere, chosen)
+    loss = -((1.0 - smoothing) * placed + smoothing * logs[:, 0]).mean()
     return loss, (logs.argmax(1) == choices).float().mean()
+
+
+def _anywhere(
+    logs: torch.Tensor, masks: torch.Tensor, choices: torch.Tensor, devices: int
+) -> torch.Tensor:
+    """(n,) mean of the logarithms over the devices that can start the chosen request."""
+    request = (choices - 1).clamp(min=0) // devices
+    there = (1 + request * devices)[:, None] + torch.arange(devices)
+    legal = masks.gather(1, there).float()
+    total = (logs.gather(1, there).clamp(min=-50.0) * legal).sum(1)
+    return total / legal.sum(1).clamp(min=1.0)

@@ -27,6 +27,7 @@ class Asked(NamedTuple):
     key: Array  #: (N, K) float64
     question: Question  #: views of the flat observation, and ``rows``, ``legal``
     present: Array  #: (N, K) float32
+    startable: Array  #: (N, K, G) float32, ``question.legal`` as the network sees it
     critic: Array  #: (N, len(Privileged)) float32
     reward: Array  #: (N,) float64, gained since the last question
     periods: Array  #: (N,) int64, periods since the last question
@@ -63,6 +64,7 @@ def asked(layout: Layout, lanes: int, window: int, devices: int, slots: int, fla
             np.zeros((n, k, layout.devices), np.bool_),
         ),
         blocks["present"],
+        blocks["legal"],
         blocks["critic"],
         np.zeros(n),
         np.zeros(n, np.int64),

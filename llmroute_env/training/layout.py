@@ -26,15 +26,17 @@ class Privileged(IntEnum):
     RUNNING_LEFT = 6  #: RUNNING * LEFT
     TWIN_WAITING = 7  #: log of the requests waiting there
     TWIN_RUNNING = 8  #: requests in the batches there / batch slots
+    CONTENTION = 9  #: work left times the KV beside it, here - there, in 10 full-memory periods
 
 
 @dataclass(frozen=True)
 class Layout:
     """Blocks of the flat vector, in this order, of K candidates and G devices.
 
-    ``context`` (13,), ``requests`` (K, 8), ``devices`` (G, 7), ``pairs`` (K, G, 2), ``present``
-    (K,) 1 where there is a candidate, ``up`` (G,) 1 where there is a device (a smaller fleet leaves
-    rows empty), ``critic`` (9,). See `policies.learned.question` and `Privileged`.
+    ``context`` (12,), ``requests`` (K, 8), ``devices`` (G, 8), ``pairs`` (K, G, 8), ``legal``
+    (K, G) 1 where a candidate may start on a device, ``present`` (K,) 1 where there is a candidate,
+    ``up`` (G,) 1 where there is a device (a smaller fleet leaves rows empty), ``critic`` (10,). See
+    `policies.learned.question` and `Privileged`.
     """
 
     candidates: int
@@ -49,6 +51,7 @@ class Layout:
             "requests": (k, len(Request)),
             "devices": (g, len(Machine)),
             "pairs": (k, g, len(Pair)),
+            "legal": (k, g),
             "present": (k,),
             "up": (g,),
             "critic": (len(Privileged),),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,34 +24,66 @@ from policies.spec import RouterSpec
 LOGGED = ("reward", "eel_mean_s", "eel_p99_s", "ttft_p95_s", "slo_attainment", "unfinished")
 
 
+#: how many times a loss on a scenario counts when checkpoints are compared
+LOSS_WEIGHT = 4.0
+
+
 @dataclass(frozen=True)
 class Score:
     """Means over the held-out seeds.
 
     Attributes:
-        metrics: of the model, by name.
-        gain: objective over that of the reference policy, per seed.
+        metrics: of the model on the first scenario, by name.
+        gains: objective relative to that of the reference policy, less 1, per scenario and seed
+            [%].
         shift: what was added to the score of holding.
     """
 
     metrics: dict[str, float]
-    gain: NDArray[np.float64]
+    gains: dict[str, NDArray[np.float64]]
     shift: float = 0.0
 
     @property
     def mean(self) -> float:
-        """Mean gain."""
-        return float(self.gain.mean())
+        """Mean gain, each scenario counting the same [%]."""
+        return float(np.mean([gain.mean() for gain in self.gains.values()]))
+
+    @property
+    def worst(self) -> float:
+        """Mean gain on the scenario where it is least [%]."""
+        return float(min(gain.mean() for gain in self.gains.values()))
+
+    @property
+    def value(self) -> float:
+        """What checkpoints are compared by: the mean gain, losses counting LOSS_WEIGHT times."""
+        means = [float(gain.mean()) for gain in self.gains.values()]
+        return float(np.mean([m if m > 0.0 else LOSS_WEIGHT * m for m in means]))
 
     @property
     def half_width(self) -> float:
         """Half of the normal 95% confidence interval of the mean gain; NaN for one seed."""
-        n = len(self.gain)
-        return 1.96 * float(self.gain.std(ddof=1)) / n**0.5 if n > 1 else float("nan")
+        if any(len(gain) < 2 for gain in self.gains.values()):
+            return float("nan")
+        variance = sum(gain.var(ddof=1) / len(gain) for gain in self.gains.values())
+        return 1.96 * float(np.sqrt(variance)) / len(self.gains)
+
+
+class _Stage:
+    """One held-out scenario, with the reference's objective on its seeds."""
+
+    def __init__(self, scenario: Scenario, reference: str, seeds: range) -> None:
+        self.env = gym.make("llmroute_env:LLMRoute-v0", scenario=scenario, series_stride=0)
+        self.seeds = seeds
+        self.reference = self.play(make(reference, self.env))["reward"]
+
+    def play(self, policy: Any) -> dict[str, NDArray[np.float64]]:
+        """Metrics of the policy, per seed."""
+        found = [evaluate(self.env, policy, seed=seed).summary for seed in self.seeds]
+        return {name: np.array([summary[name] for summary in found]) for name in LOGGED}
 
 
 class Scorer:
-    """Plays the held-out seeds of the run's first scenario.
+    """Plays the held-out seeds of the run's evaluation.
 
     Args:
         config: of the run.
@@ -57,14 +91,13 @@ class Scorer:
 
     def __init__(self, config: TrainingConfig) -> None:
         self.config = config
-        self.scenario: Scenario = config.scenarios[0].load()
-        self.env = gym.make("llmroute_env:LLMRoute-v0", scenario=self.scenario, series_stride=0)
         held: HeldOut = config.evaluation
+        entries = held.scenarios or config.scenarios[:1]
         self.seeds = range(held.first_seed, held.first_seed + held.seeds)
-        reference = make(held.reference, self.env)
-        self.reference = np.array(
-            [evaluate(self.env, reference, seed=seed).summary["reward"] for seed in self.seeds]
-        )
+        self.stages = {
+            entry.label: _Stage(entry.load(), held.reference, self.seeds) for entry in entries
+        }
+        self.trained: Scenario = config.scenarios[0].load()
 
     def score(self, model: Any) -> Score:
         """Play them with a model of stable-baselines3, deterministically.
@@ -77,32 +110,38 @@ class Scorer:
         if self.config.network.kind != "pairs":
             from policies.learned.sb3_model import Sb3Model
 
-            return self._play(_Plain(Sb3Model(model, self.config, RouterSpec.from_env(self.env))))
+            return self._play(
+                lambda env: _Plain(Sb3Model(model, self.config, RouterSpec.from_env(env)))
+            )
         scores = [
             replace(self.score_checkpoint(self.checkpoint(model, shift, {})), shift=shift)
             for shift in self.config.evaluation.hold_shifts
         ]
-        return max(scores, key=lambda score: score.mean)
+        return max(scores, key=lambda score: score.value)
 
-    def _play(self, policy: Any) -> Score:
-        found = [evaluate(self.env, policy, seed=seed).summary for seed in self.seeds]
-        rewards = np.array([summary["reward"] for summary in found])
-        means = {name: float(np.mean([summary[name] for summary in found])) for name in LOGGED}
-        return Score(means, rewards - self.reference)
+    def _play(self, policy: Callable[[Any], Any]) -> Score:
+        with ThreadPoolExecutor(self.config.evaluation.threads) as pool:
+            stages = list(self.stages.values())
+            played = list(pool.map(lambda stage: stage.play(policy(stage.env)), stages))
+        gains = {
+            label: 100.0 * (found["reward"] / stage.reference - 1.0)
+            for (label, stage), found in zip(self.stages.items(), played, strict=True)
+        }
+        return Score({name: float(values.mean()) for name, values in played[0].items()}, gains)
 
     def score_checkpoint(self, checkpoint: Checkpoint) -> Score:
         """Play them with a router without torch."""
-        return self._play(Learned(self.env, checkpoint=checkpoint))
+        return self._play(lambda env: Learned(env, checkpoint=checkpoint))
 
     def checkpoint(self, model: Any, shift: float, about: dict[str, Any]) -> Checkpoint:
         """The actor of a model with task pairs, without torch, and with the shift in it."""
         task: Any = self.config.task
         arrays = model.policy.actor.arrays()
         arrays["hold"][-1] += shift
-        objective = {key: float(getattr(self.scenario.objective, key)) for key in WEIGHTS}
+        objective = {key: float(getattr(self.trained.objective, key)) for key in WEIGHTS}
         return Checkpoint(
             weights(arrays),
-            self.scenario.name,
+            self.trained.name,
             objective,
             task.candidates,
             task.oldest,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from stable_baselines3.common.logger import Logger, make_output_format
 
 from llmroute_env.training.build import load_model, make_layout, make_model, make_training_env
 from llmroute_env.training.callbacks import (
+    Clock,
     CriticFirst,
     EpisodeMetrics,
     HeldOutScores,
@@ -20,7 +20,7 @@ from llmroute_env.training.callbacks import (
     record,
 )
 from llmroute_env.training.config import PairsTask, PolicyGradient, TrainingConfig
-from llmroute_env.training.demonstrations import demonstrate
+from llmroute_env.training.demonstrations import demonstrate, joined
 from llmroute_env.training.directory import RunDirectory, command_line
 from llmroute_env.training.evolution import evolve
 from llmroute_env.training.imitation import clone
@@ -37,15 +37,15 @@ def train(
         RunExistsError: there is something in it.
     """
     torch.set_num_threads(1)
-    started = time.monotonic()
+    clock = Clock({})
     run = RunDirectory.create(out, config, command_line())
     env = make_training_env(config)
     model = make_model(config, env)
     model.set_logger(_logger(run, quiet))
     if config.imitation is not None:
         imitate(config, model)
-    _learn(config, run, model, progress, started)
-    _evolve(config, run, model.logger, started)
+    _learn(config, run, model, progress, clock)
+    _evolve(config, run, model.logger, clock)
     return run
 
 
@@ -59,9 +59,9 @@ def resume(out: Path, *, progress: bool = False, quiet: bool = False) -> RunDire
         ValueError: there is no run in the directory.
     """
     torch.set_num_threads(1)
-    started = time.monotonic()
     run, config = RunDirectory.resume(out)
     state = run.state()
+    clock = Clock(state)
     env = make_training_env(config)
     if not state:
         model = make_model(config, env)
@@ -72,9 +72,8 @@ def resume(out: Path, *, progress: bool = False, quiet: bool = False) -> RunDire
         env.seed(config.seed + 7919 * (1 + int(state["steps"])))
         model = load_model(config, run.path / "last.zip", env)
         model.set_logger(_logger(run, quiet))
-        started -= float(state["seconds"])
-    _learn(config, run, model, progress, started)
-    _evolve(config, run, model.logger, started)
+    _learn(config, run, model, progress, clock)
+    _evolve(config, run, model.logger, clock)
     return run
 
 
@@ -83,13 +82,19 @@ def imitate(config: TrainingConfig, model: Any) -> dict[str, float]:
     settings, task = config.imitation, config.task
     assert settings is not None
     assert isinstance(task, PairsTask)
-    shown = demonstrate(
-        config.scenarios[0].load(),
-        settings.teacher,
-        make_layout(config),
-        oldest=task.oldest,
-        decisions=settings.decisions,
-        seed=config.seed,
+    layout, count = make_layout(config), settings.decisions // len(config.scenarios)
+    shown = joined(
+        [
+            demonstrate(
+                entry.load(),
+                settings.teacher,
+                layout,
+                oldest=task.oldest,
+                decisions=count,
+                seed=config.seed,
+            )
+            for entry in config.scenarios
+        ]
     )
 
     def report(epoch: int, losses: dict[str, float]) -> None:
@@ -105,19 +110,20 @@ def imitate(config: TrainingConfig, model: Any) -> dict[str, float]:
         learning_rate=settings.learning_rate,
         smoothing=settings.smoothing,
         hold_above=settings.hold_above,
+        spread=settings.spread,
         seed=config.seed,
         report=report,
     )
 
 
 def _learn(
-    config: TrainingConfig, run: RunDirectory, model: Any, progress: bool, started: float
+    config: TrainingConfig, run: RunDirectory, model: Any, progress: bool, clock: Clock
 ) -> None:
     state = run.state()
     left = config.steps - int(state.get("steps", 0))
     if left <= 0:
         return
-    scores = HeldOutScores(config, run, Scorer(config), started)
+    scores = HeldOutScores(config, run, Scorer(config), clock)
     callbacks: list[BaseCallback] = [EpisodeMetrics(), scores]
     if isinstance(config.algorithm, PolicyGradient) and config.algorithm.critic_rollouts:
         callbacks.insert(0, CriticFirst(config.algorithm, int(state.get("rollouts", 0))))
@@ -131,7 +137,7 @@ def _learn(
     )
 
 
-def _evolve(config: TrainingConfig, run: RunDirectory, logger: Logger, started: float) -> None:
+def _evolve(config: TrainingConfig, run: RunDirectory, logger: Logger, clock: Clock) -> None:
     """Climb from the best checkpoint, in intervals of ``every`` generations, each saved."""
     settings, state = config.evolution, run.state()
     if settings is None:
@@ -164,16 +170,16 @@ def _evolve(config: TrainingConfig, run: RunDirectory, logger: Logger, started: 
             first=done,
         )
         done += ahead
-        score, seconds = scorer.score_checkpoint(current), time.monotonic() - started
-        facts = describe(config, run, scorer, score, config.steps, seconds)
+        score = scorer.score_checkpoint(current)
+        facts = describe(config, run, scorer, score, config.steps, clock)
         current = replace(current, about=facts | {"generations": done})
         save(run.path / "last.npz", current)
-        if score.mean > state["best_gain"]:
-            state["best_gain"] = score.mean
+        if score.value > state["best_value"]:
+            state |= {"best_value": score.value, "best_gain": score.mean}
             save(run.path / "best.npz", current)
         record(logger, score)
         logger.dump(config.steps + done)
-        state |= {"generations": done, "gain": score.mean, "seconds": seconds}
+        state |= {"generations": done, "gain": score.mean, **clock.spent()}
         run.write_state(state)
 
 

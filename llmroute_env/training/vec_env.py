@@ -90,10 +90,13 @@ class DecisionVecEnv(VecEnv):  # type: ignore[misc]
         candidates: K.
         oldest: how many of the candidates are chosen by age.
         patience: most periods that a hold lasts while nothing happens.
-        reward_scale: what one unit of reward is worth in the objective.
+        reward_scale: what one unit of reward is worth in the objective; one, or one per scenario.
         stagger: the first episodes start at different times, the reference policy having played
             until then, so that a rollout has decisions from all parts of an episode.
     """
+
+    #: lanes draw no pictures; stable-baselines3 asks for it
+    render_mode: str | None = None
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class DecisionVecEnv(VecEnv):  # type: ignore[misc]
         candidates: int = 16,
         oldest: int = 4,
         patience: int = 8,
-        reward_scale: float = 1000.0,
+        reward_scale: float | Sequence[float] = 1000.0,
         stagger: bool = False,
     ) -> None:
         if lanes < len(scenarios):
@@ -113,7 +116,8 @@ class DecisionVecEnv(VecEnv):  # type: ignore[misc]
                 f"oldest {oldest}: must be from 0 to candidates - 1 = {candidates - 1}"
             )
         self.layout = Layout(candidates, max(int(s.cluster.devices) for s in scenarios))
-        self.patience, self.reward_scale, self.stagger = patience, reward_scale, stagger
+        self.patience, self.stagger = patience, stagger
+        self.reward_scale = np.broadcast_to(np.asarray(reward_scale, float), len(scenarios))
         self._flat = self.layout.buffer(lanes)
         self._fleets: list[_Fleet] = []
         self._first: list[int] = []
@@ -154,7 +158,8 @@ class DecisionVecEnv(VecEnv):  # type: ignore[misc]
         """Carry them out, and go on to the next question of every lane."""
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         rewards = np.empty(self.num_envs, np.float32)
-        for fleet, first in zip(self._fleets, self._first, strict=True):
+        fleets = zip(self._fleets, self._first, self.reward_scale, strict=True)
+        for fleet, first, scale in fleets:
             here = slice(first, first + fleet.lanes)
             over = self._over[here]
             advance(
@@ -166,7 +171,7 @@ class DecisionVecEnv(VecEnv):  # type: ignore[misc]
                 self.patience,
                 over,
             )
-            rewards[here] = fleet.asked.reward / self.reward_scale
+            rewards[here] = fleet.asked.reward / scale
             for lane in np.flatnonzero(over).tolist():
                 infos[first + lane] = {**self._ended(fleet, lane), "TimeLimit.truncated": False}
                 infos[first + lane]["terminal_observation"] = self._flat[first + lane].copy()

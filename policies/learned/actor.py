@@ -19,6 +19,8 @@ from policies.learned.question import Context, Machine, Pair, Request
 
 #: gain of the critic's head
 VALUE_GAIN = 10.0
+#: gain of the features that go straight to a pair's score, so that a small learning rate moves them
+LINEAR_GAIN = 10.0
 
 
 class Actor(nn.Module):
@@ -36,6 +38,8 @@ class Actor(nn.Module):
         self.pair_context = nn.Linear(h, h)
         self.hidden = nn.Linear(h, h)
         self.score = nn.Linear(h, 1)
+        self.linear = nn.Linear(len(Pair), 1)
+        nn.init.zeros_(self.linear.weight)
         self.hold_hidden = nn.Linear(h, h)
         self.hold = nn.Linear(h, 1)
 
@@ -49,14 +53,21 @@ class Actor(nn.Module):
             _mean(machines, blocks["up"]),
         ]
         system = torch.relu(self.context(torch.cat(pooled, -1)))
-        pairs = (
-            self.pair_features(blocks["pairs"])
-            + self.pair_request(requests)[:, :, None]
-            + self.pair_machine(machines)[:, None]
-            + self.pair_context(system)[:, None, None]
-        )
-        scores = self.score(torch.relu(self.hidden(torch.relu(pairs))))
         hold = self.hold(torch.relu(self.hold_hidden(system)))
+        # Of all pairs few are legal, and only those are computed.
+        n, c, g = blocks["legal"].nonzero(as_tuple=True)
+        features = blocks["pairs"][n, c, g]
+        pairs = (
+            self.pair_features(features)
+            + self.pair_request(requests)[n, c]
+            + self.pair_machine(machines)[n, g]
+            + self.pair_context(system)[n]
+        )
+        found = self.score(torch.relu(self.hidden(torch.relu(pairs)))) + LINEAR_GAIN * self.linear(
+            features
+        )
+        scores = torch.zeros_like(blocks["legal"])
+        scores[n, c, g] = found[:, 0]
         return torch.cat([hold, scores.flatten(1)], -1)
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -65,16 +76,21 @@ class Actor(nn.Module):
         for name in Weights._fields:
             layer = getattr(self, name)
             rows = [layer.weight.detach().T, layer.bias.detach()[None]]
-            found[name] = torch.cat(rows).cpu().numpy().astype(np.float32)
+            found[name] = _gain(name) * torch.cat(rows).cpu().numpy().astype(np.float32)
         return found
 
     def load_arrays(self, arrays: Any) -> None:
         """Take parameters that `arrays` gave."""
         with torch.no_grad():
             for name in Weights._fields:
-                layer, array = getattr(self, name), torch.as_tensor(np.asarray(arrays[name]))
+                layer = getattr(self, name)
+                array = torch.as_tensor(np.asarray(arrays[name])) / _gain(name)
                 layer.weight.copy_(array[:-1].T)
                 layer.bias.copy_(array[-1])
+
+
+def _gain(name: str) -> float:
+    return LINEAR_GAIN if name == "linear" else 1.0
 
 
 class Critic(nn.Module):

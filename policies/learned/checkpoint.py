@@ -12,7 +12,7 @@ import numpy as np
 
 from policies.learned.network import Weights, weights
 
-FORMAT = 1
+FORMAT = 2  # 2: features in service times, costs of a placement
 #: the checkpoint in the wheel
 SHIPPED = Path(__file__).parent / "checkpoints" / "shipped.npz"
 

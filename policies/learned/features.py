@@ -10,6 +10,7 @@ from policies.completions import Profile, build_profile, plan
 from policies.learned.question import (
     LATE,
     LATER,
+    PAIR_SCALE,
     SOON,
     Context,
     FeatureParams,
@@ -23,6 +24,7 @@ from policies.learned.rates import RateMemory
 from policies.startable import fits
 
 _LOG = 1.0 / 8.0  # log(1 + 2980) / 8 is 1
+_FINE = 16.0
 _NO_LIMIT = 1e12
 
 
@@ -30,6 +32,12 @@ _NO_LIMIT = 1e12
 def log_scale(value: float) -> float:
     """Squeeze a count or a time: 0 at 0, 1 at 2,980."""
     return np.log1p(max(value, 0.0)) * _LOG  # type: ignore[no-any-return]
+
+
+@compiled
+def _ratio(value: float) -> float:
+    """Squeeze a time in services or a share: 0 at 0, 0.35 at 1, 1 at 186, at most 1.5."""
+    return min(log_scale(_FINE * value), 1.5)
 
 
 @compiled
@@ -102,6 +110,8 @@ def _machine(
     scratch: FeatureScratch,
     g: int,
     pace: float,
+    mean: float,
+    period_s: float,
     row: np.ndarray,
     sums: np.ndarray,
 ) -> None:
@@ -111,20 +121,22 @@ def _machine(
     n, here, work, soon, later, late = peaks.n[g], 0.0, 0.0, 0.0, 0.0, 0.0
     for i in range(n):
         count = peaks.requests[g, i] - (peaks.requests[g, i + 1] if i + 1 < n else 0.0)
-        left = peaks.left[g, i] * pace
+        left = peaks.left[g, i] * pace / mean
         here += count
         work += count * left
         soon += count if left <= SOON else 0.0
         later += count if left <= LATER else 0.0
         late += count if left <= LATE else 0.0
     free = max(np.float64(rooms.slots[g]), 0.0)
+    last = devices[g, Device.LAST_ITERATION] / period_s / pace
     row[Machine.FREE_SHARE] = free / batch
     row[Machine.KV] = 1.0 - rooms.free[g] / limit
     row[Machine.PEAK] = min(peaks.top[g] / limit, 2.0)
     row[Machine.ENDING_SOON] = soon / batch
     row[Machine.ENDING_LATER] = later / batch
-    row[Machine.REMAINING] = log_scale(work / here) if here > 0.0 else 0.0
+    row[Machine.REMAINING] = _ratio(work / here) if here > 0.0 else 0.0
     row[Machine.FIFO] = min(np.float64(devices[g, Device.FIFO_LENGTH]) / batch, 2.0)
+    row[Machine.PACE] = max(-2.0, min(10.0 * (last - 1.0), 2.0)) if last > 0.0 else 0.0
     sums[0] += batch
     sums[1] += free
     sums[2] += soon
@@ -133,6 +145,7 @@ def _machine(
     sums[5] += work
     sums[6] += here
     sums[7] += row[Machine.KV] / devices.shape[0]
+    sums[8] += limit
 
 
 @compiled
@@ -163,54 +176,63 @@ def ask(
     """
     pace = _pace(devices, params.period_s)
     waiting = _shortlist(queue, queue_id, action, params.oldest, scratch.key, out.rows)
-    legal = _pairs(queue, params, scratch, out)
+    legal = _pairs(queue, devices, params, pace, scratch, out)
     if legal == 0:
         return 0
-    sums = np.zeros(8)
+    mean = max(memory.tokens[0] / max(memory.arrivals[0], 1e-9) * pace, 1e-6)
+    sums = np.zeros(9)
     for g in range(devices.shape[0]):
-        _machine(devices, scratch, g, pace, out.devices[g], sums)
+        _machine(devices, scratch, g, pace, mean, params.period_s, out.devices[g], sums)
     left = np.float64(clock[Clock.LEFT])
-    mean = memory.tokens[0] / max(memory.arrivals[0], 1e-9) * pace
     work = 0.0
     for i in range(queue_id.shape[0]):
         if queue_id[i] < 0:
             break
         if action[i] == 0:
             work += queue[i, Queue.PREDICTED] * pace
+    fill = sums[1] * memory.weight[0] / max(memory.arrivals[0], 1e-9)
     row = out.context
-    row[Context.LEFT] = log_scale(left)
-    row[Context.WAITING] = log_scale(waiting + clock[Clock.HIDDEN])
+    row[Context.LEFT] = _ratio(left / mean)
+    row[Context.WAITING] = _ratio((waiting + clock[Clock.HIDDEN]) / sums[0])
     row[Context.FREE] = np.log1p(sums[1]) * 0.25
     row[Context.FREE_SHARE] = sums[1] / sums[0]
-    row[Context.FILL_TIME] = log_scale(sums[1] * memory.weight[0] / max(memory.arrivals[0], 1e-9))
+    row[Context.FILL_TIME] = _ratio(fill / mean)
     row[Context.LOAD] = min(memory.tokens[0] * pace / memory.weight[0] / sums[0], 3.0)
     row[Context.ENDING_SOON] = sums[2] / sums[0]
     row[Context.ENDING_LATER] = sums[3] / sums[0]
     row[Context.ENDING_LATE] = sums[4] / sums[0]
-    row[Context.REMAINING] = log_scale(sums[5] / sums[6]) if sums[6] > 0.0 else 0.0
+    row[Context.REMAINING] = _ratio(sums[5] / sums[6]) if sums[6] > 0.0 else 0.0
     row[Context.KV] = sums[7]
-    row[Context.ARRIVING] = log_scale(mean)
-    row[Context.WAITING_WORK] = log_scale(work / sums[0])
+    row[Context.WAITING_WORK] = _ratio(work / sums[0] / mean)
     for c in range(out.rows.shape[0]):
         if out.rows[c] < 0:
             out.requests[c, :] = 0.0
         else:
-            _request(queue[out.rows[c]], params, pace, left, mean, out.requests[c])
+            row = out.requests[c]
+            _request(queue[out.rows[c]], params, pace, left, mean, sums[0] / sums[8], row)
     return legal
 
 
 @compiled
-def _pairs(queue: np.ndarray, params: FeatureParams, scratch: FeatureScratch, out: Question) -> int:
+def _pairs(
+    queue: np.ndarray,
+    devices: np.ndarray,
+    params: FeatureParams,
+    pace: float,
+    scratch: FeatureScratch,
+    out: Question,
+) -> int:
+    """Write which pairs are legal and their features; return the number of legal ones."""
     rooms, peaks = scratch.room, scratch.profile
-    count = 0
+    machines, count = rooms.slots.shape[0], 0
     for c in range(out.rows.shape[0]):
-        i = out.rows[c]
-        for g in range(rooms.slots.shape[0]):
-            out.legal[c, g] = False
-            out.pairs[c, g, :] = 0.0
-            if i < 0:
-                continue
-            prompt = np.float64(queue[i, Queue.PROMPT])
+        i, here = out.rows[c], 0
+        out.legal[c, :] = False
+        out.pairs[c, :, :] = 0.0
+        if i < 0:
+            continue
+        prompt = np.float64(queue[i, Queue.PROMPT])
+        for g in range(machines):
             limit = min(rooms.limit[g], np.float64(params.context[g]))
             if not fits(rooms, g, prompt + 1.0) or limit - prompt < 1.0:
                 continue
@@ -219,10 +241,62 @@ def _pairs(queue: np.ndarray, params: FeatureParams, scratch: FeatureScratch, ou
             if left < 0.0:
                 continue
             out.legal[c, g] = True
-            out.pairs[c, g, Pair.ROOM] = (rooms.free[g] - prompt - 1.0) / rooms.limit[g]
-            out.pairs[c, g, Pair.HEADROOM] = left / rooms.limit[g]
-            count += 1
+            row = out.pairs[c, g]
+            row[Pair.HEADROOM] = left / rooms.limit[g]
+            row[Pair.BOUNDARY] = devices[g, Device.TIME_TO_END] / (pace * params.period_s)
+            _costs(devices, scratch, g, prompt, length, row)
+            here += 1
+        if here > 0:
+            _center(out.legal[c], out.pairs[c], here)
+        count += here
     return count
+
+
+@compiled
+def _costs(
+    devices: np.ndarray,
+    scratch: FeatureScratch,
+    g: int,
+    prompt: float,
+    length: int,
+    row: np.ndarray,
+) -> None:
+    """Write what a newcomer on a device costs itself and the others there."""
+    peaks, rooms = scratch.profile, scratch.room
+    n, own, others = peaks.n[g], 0.0, 0.0
+    for i in range(n):
+        count, kv = peaks.requests[g, i], peaks.kv[g, i]
+        if i + 1 < n:
+            count -= peaks.requests[g, i + 1]
+            kv -= peaks.kv[g, i + 1]
+        together = np.float64(min(length, peaks.left[g, i]))
+        grown = count * 0.5 * together * (together + 1.0)  # a token more in each iteration
+        own += kv * together + grown
+        others += count * prompt * together + grown
+    limit, batch = rooms.limit[g], np.float64(devices[g, Device.BATCH_LIMIT])
+    inside = batch - rooms.slots[g]
+    row[Pair.ROOM] = (rooms.free[g] - prompt - 1.0) / limit
+    row[Pair.OWN] = own / limit
+    row[Pair.OTHERS] = others / limit
+    row[Pair.BURDEN] = (limit - rooms.free[g]) * length / limit
+    row[Pair.GROWTH] = inside * (prompt + 0.5 * length) / limit
+    row[Pair.CROWD] = inside / batch
+
+
+@compiled
+def _center(legal: np.ndarray, rows: np.ndarray, count: int) -> None:
+    """Take the mean over the legal devices from each feature, and scale it."""
+    for f in range(rows.shape[1]):
+        scale = np.float32(PAIR_SCALE[f])
+        mean = np.float32(0.0)
+        for g in range(legal.shape[0]):
+            if legal[g]:
+                mean += rows[g, f]
+        mean /= np.float32(count)
+        for g in range(legal.shape[0]):
+            if legal[g]:
+                away = scale * (rows[g, f] - mean)
+                rows[g, f] = min(max(away, np.float32(-5.0)), np.float32(5.0))
 
 
 @compiled
@@ -239,15 +313,16 @@ def _request(
     pace: float,
     left: float,
     mean: float,
+    slots_per_token: float,
     row: np.ndarray,
 ) -> None:
     length = np.float64(request[Queue.PREDICTED]) * pace
     waited = np.float64(request[Queue.WAITED])
     end = waited + length * params.period_s
-    row[Request.LENGTH] = log_scale(length)
+    row[Request.LENGTH] = _ratio(length / mean)
     row[Request.LENGTH_SHARE] = min(length / max(left, 1.0), 2.0)
-    row[Request.PROMPT] = log_scale(np.float64(request[Queue.PROMPT]))
-    row[Request.WAITED] = log_scale(waited / params.period_s)
+    row[Request.PROMPT] = _ratio(np.float64(request[Queue.PROMPT]) * slots_per_token)
+    row[Request.WAITED] = _ratio(waited / params.period_s / mean)
     row[Request.RELATIVE] = max(-1.0, min(1.0, 0.25 * np.log((length + 1.0) / (mean + 1.0))))
     row[Request.START_SLACK] = _slack(params.tail_ttft_s, waited)
     row[Request.END_SLACK] = _slack(params.tail_eel_s, end)

@@ -5,7 +5,7 @@ Deep sets over candidates and devices, and one small network that scores each le
     r_c = relu(R x_c),  m_g = relu(D y_g)                         embeddings, shared weights
     h   = relu(C [context, mean_c r_c, mean_g m_g])               the system
     z   = relu(P [r_c, m_g, pair_cg] + H h)                       a pair
-    score(c, g) = s . relu(Q z) + s0,   score(hold) = t . relu(T h) + t0
+    score(c, g) = s . relu(Q z) + s0 + l . pair_cg,   score(hold) = t . relu(T h) + t0
 
 Permuting candidates or devices permutes the scores, and nothing depends on their number.
 """
@@ -33,6 +33,7 @@ class Weights(NamedTuple):
     pair_context: np.ndarray  #: (h + 1, h)
     hidden: np.ndarray  #: (h + 1, h)
     score: np.ndarray  #: (h + 1, 1)
+    linear: np.ndarray  #: (len(Pair) + 1, 1), from a pair's features straight to its score
     hold_hidden: np.ndarray  #: (h + 1, h)
     hold: np.ndarray  #: (h + 1, 1)
 
@@ -65,6 +66,7 @@ def shapes(width: int) -> dict[str, tuple[int, int]]:
         "pair_context": (h + 1, h),
         "hidden": (h + 1, h),
         "score": (h + 1, 1),
+        "linear": (len(Pair) + 1, 1),
         "hold_hidden": (h + 1, h),
         "hold": (h + 1, 1),
     }
@@ -175,7 +177,9 @@ def forward(question: Question, weights: Weights, scratch: NetworkScratch) -> No
                 scratch.first[j] = max(total, np.float32(0.0))
             _layer(weights.hidden, scratch.first, True, scratch.second)
             _layer(weights.score, scratch.second, False, scratch.one)
-            scores[at] = scratch.one[0]
+            total = scratch.one[0]
+            _layer(weights.linear, question.pairs[c, g], False, scratch.one)
+            scores[at] = total + scratch.one[0]
 
 
 @compiled
