@@ -283,7 +283,6 @@ def test_the_shipped_checkpoint_says_how_it_was_made() -> None:
         "git",
         "seed",
         "seconds",
-        "cpu_seconds",
         "gain_percent",
         "held_out_seeds",
     } <= about.keys()
@@ -307,6 +306,16 @@ def test_the_shipped_checkpoint_scores_as_stated_on_seeds_it_never_saw() -> None
         assert gain.mean() + half > least * rewards[other].mean(), other
     gain = rewards["learned"] / rewards["fifo"] - 1.0
     assert gain.min() > 0.0  # each of them
+
+
+def test_the_readmes_example_runs(capsys: Any) -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    (block,) = [
+        part for part in text.split("```") if part.startswith("python") and "learned" in part
+    ]
+    exec(compile(block.removeprefix("python"), "README.md", "exec"), {})
+    found = {row.split()[0]: float(row.split()[1]) for row in capsys.readouterr().out.splitlines()}
+    assert found["learned"] > found["mc_sf"] > found["lor"]
 
 
 def test_weights_of_the_objective_are_those_of_the_scenario() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 pytest.importorskip("torch")
 pytest.importorskip("sb3_contrib")
 
+import torch
 from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
 
 from llmroute_env.evaluation import evaluate
@@ -22,11 +24,11 @@ from llmroute_env.scenario import Scenario
 from llmroute_env.spaces import Queue
 from llmroute_env.training.build import make_training_env
 from llmroute_env.training.cli import collect_main, train_main
-from llmroute_env.training.config import dump_config, load_config
+from llmroute_env.training.config import TrainingScenario, dump_config, load_config
 from llmroute_env.training.dataset import OfflineDataset, collect
-from llmroute_env.training.demonstrations import demonstrate
-from llmroute_env.training.layout import Layout
-from llmroute_env.training.scoring import Scorer
+from llmroute_env.training.demonstrations import demonstrate, joined
+from llmroute_env.training.layout import Layout, Privileged
+from llmroute_env.training.scoring import Score, Scorer
 from llmroute_env.training.vec_env import DecisionVecEnv
 from llmroute_env.wrappers.sb3_vec_env import SB3VecEnv
 from policies import make
@@ -157,7 +159,7 @@ def test_the_same_seed_gives_the_same_lanes_and_staggering_spreads_them() -> Non
         seen += [env.step(np.zeros(4, np.int64))[0] for _ in range(50)]
         runs.append(np.stack(seen))
     assert_array_equal(runs[0], runs[1])
-    left = env.layout.blocks(runs[0][0])["context"][:, 0]
+    left = env.layout.blocks(runs[0][0])["critic"][:, Privileged.LEFT]
     assert (np.diff(left) < 0).all()
 
 
@@ -212,6 +214,65 @@ def test_demonstrations_are_legal_and_the_teachers(teacher: str) -> None:
 def test_imitation_needs_the_layouts_fleet() -> None:
     with pytest.raises(ValueError, match="has 2 devices, the layout 1"):
         demonstrate(tiny(), "mc_sf", Layout(8, 1), oldest=2, decisions=10, seed=0)
+
+
+def test_imitation_spreads_over_devices_and_keeps_the_order() -> None:
+    from llmroute_env.training.build import make_model
+    from llmroute_env.training.imitation import clone
+
+    torch.set_num_threads(1)
+    config = small_config()
+    model = make_model(config, make_training_env(config))
+    layout = Layout(8, 2)
+    parts = [
+        demonstrate(tiny(**{"cluster.devices": g}), "mc_sf", layout, oldest=2, decisions=n, seed=g)
+        for g, n in ((2, 3000), (1, 300))
+    ]
+    shown = joined(parts)
+    assert len(shown.choices) == sum(len(part.choices) for part in parts)
+    up = layout.blocks(shown.observations)["up"].sum(1)
+    assert set(up[: len(parts[0].choices)]) == {2.0}
+    assert set(up[len(parts[0].choices) :]) == {1.0}
+    clone(
+        model.policy,
+        shown,
+        epochs=15,
+        batch_size=128,
+        learning_rate=3e-3,
+        smoothing=0.0,
+        hold_above=3.0,
+        spread=1.0,  # the teacher's device tells nothing
+        seed=0,
+    )
+    flat, masks = shown.observations[:500], shown.masks[:500]
+    with torch.no_grad():
+        distribution = model.policy.get_distribution(torch.as_tensor(flat), masks).distribution
+    pairs = distribution.probs[:, 1:].reshape(-1, 8, 2).numpy()
+    both = masks[:, 1:].reshape(-1, 8, 2)
+    c = (shown.choices[:500] - 1) // 2
+    rows = np.flatnonzero((shown.choices[:500] > 0) & both[np.arange(500), c].all(1))
+    assert len(rows) > 50
+    chosen = pairs[rows, c[rows]]
+    assert chosen.sum(1).mean() > 0.8  # of the teacher's request
+    assert np.abs(chosen[:, 0] - chosen[:, 1]).mean() < 0.2  # on either device
+
+
+def test_a_loss_anywhere_outweighs_gains() -> None:
+    def score(*gains: float) -> Score:
+        return Score({}, {str(i): np.full(3, gain) for i, gain in enumerate(gains)})
+
+    assert score(0.2, 0.0).value > score(0.1, 0.05).value > score(0.0, 0.0).value
+    assert score(0.3, -0.1).value < score(0.0, 0.0).value  # though its mean is 0.1
+    assert score(0.3, -0.1).worst == pytest.approx(-0.1)
+    assert score(0.3, 0.1).half_width == pytest.approx(0.0, abs=1e-9)
+
+
+def test_learners_environments_warn_of_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        VecMonitor(DecisionVecEnv([tiny()], 2))
+        VecMonitor(SB3VecEnv.make(2, tiny(), flat=True))
+        VecMonitor(SB3VecEnv.make(2, tiny()))
 
 
 # -- configurations --------------------------------------------------------------------------
@@ -360,6 +421,41 @@ def test_every_other_configuration_trains_and_enters_comparisons(
     wider = gym.make("LLMRoute-v0", scenario=tiny(**{"cluster.devices": 3}))
     with pytest.raises(ValueError, match="devices=2 does not fit"):
         make(f"learned:path={tmp_path / 'run'}", wider)
+
+
+def test_the_report_compares_paired_and_reuses_rivals(tmp_path: Path, monkeypatch: Any) -> None:
+    from llmroute_env.training import report
+
+    entry = TrainingScenario(scenario="paper-overload", overrides=TINY)
+    monkeypatch.setattr(report, "CASES", (entry,))
+    monkeypatch.setattr(report, "RIVALS", ("random", "mc_sf"))
+    said: list[str] = []
+    out = tmp_path / "episodes.csv"
+    settings = {"seeds": 4, "first_seed": 300, "out": out, "say": said.append}
+    cases = report.report(None, bounds=1, **settings)
+    env = gym.make("LLMRoute-v0", scenario=entry.load())
+    for name in ("learned", "random", "mc_sf"):
+        rewards = [evaluate(env, name, seed=seed).summary["reward"] for seed in range(300, 304)]
+        if name != "random":  # draws go on from one episode to the next
+            assert_allclose(cases[0].rewards[name], rewards)
+    gain = cases[0].gain("random")
+    mean = {name: values.mean() for name, values in cases[0].rewards.items()}
+    assert gain.estimate == pytest.approx(100 * (mean["learned"] / mean["random"] - 1))
+    assert gain.low > 0.0
+    assert 90.0 < cases[0].share["mc_sf"].estimate <= 100.0
+    assert cases[0].share["random"].estimate < cases[0].share["mc_sf"].estimate
+    assert any("| random | none | +" in text for text in said)
+
+    monkeypatch.setattr(report, "make", _only_learned)
+    again = report.report(None, bounds=0, **settings)
+    assert_array_equal(again[0].rewards["random"], cases[0].rewards["random"])
+
+
+def _only_learned(policy: str, env: Any) -> Any:
+    router = make(policy, env)
+    if policy != "learned":
+        router.run_episode = None  # playing it would fail
+    return router
 
 
 def test_training_environments_are_seeded() -> None:

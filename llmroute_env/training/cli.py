@@ -69,7 +69,8 @@ def train_main(arguments: Sequence[str] | None = None) -> int:
         const="shipped",
         metavar="RUN",
         help="compare a run's best checkpoint (or a .npz; none named: the shipped one) with every "
-        "rival on held-out seeds, print the tables, and stop; --out takes the episodes as CSV",
+        "rival on held-out seeds, print the tables, and stop; --out is a CSV for the episodes, and "
+        "rivals found in it are not played again",
     )
     add("--seeds", type=int, default=64, help="of --report (default: %(default)s)")
     add("--first-seed", type=int, default=200_000, help="of --report (default: %(default)s)")

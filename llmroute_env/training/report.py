@@ -86,18 +86,33 @@ def play(
     seeds: range,
     *,
     bounds: int = 0,
+    known: pd.DataFrame | None = None,
 ) -> Case:
-    """Play all policies on the seeds, and bound the first ``bounds`` episodes."""
+    """Play all policies on the seeds, and bound the first ``bounds`` episodes.
+
+    Rivals whose episodes are all ``known`` are not played again.
+    """
     scenario = entry.load()
     env = gym.make("llmroute_env:LLMRoute-v0", scenario=scenario, series_stride=0)
     rewards, information = {}, {}
     for policy in (learned, *rivals):
         router = make(policy, env)
         information[policy] = router.information
-        rewards[policy] = np.array(
-            [evaluate(env, router, seed=seed).summary["reward"] for seed in seeds]
-        )
+        found = None if policy == learned else _found(known, entry.label, policy, seeds)
+        if found is None:
+            found = np.array([evaluate(env, router, seed=seed).summary["reward"] for seed in seeds])
+        rewards[policy] = found
     return Case(entry.label, rewards, information, _shares(scenario, rewards, seeds[:bounds]))
+
+
+def _found(
+    known: pd.DataFrame | None, scenario: str, policy: str, seeds: range
+) -> np.ndarray | None:
+    if known is None:
+        return None
+    rows = known[(known["scenario"] == scenario) & (known["policy"] == policy)]
+    by_seed = rows.set_index("seed")["reward"]
+    return by_seed.loc[list(seeds)].to_numpy() if set(seeds) <= set(by_seed.index) else None
 
 
 def _shares(
@@ -108,7 +123,7 @@ def _shares(
     from policies import hindsight
 
     env = gym.make("llmroute_env:LLMRoute-v0", scenario=scenario, series_stride=0).unwrapped
-    found = {name: [] for name in rewards}  # type: dict[str, list[float]]
+    found: dict[str, list[float]] = {name: [] for name in rewards}
     for at, seed in enumerate(seeds):
         env.reset(seed=seed)
         bound = hindsight.bound(env.scenario, env.requests)  # type: ignore[attr-defined]
@@ -158,25 +173,30 @@ def report(
     out: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> list[Case]:
-    """Print how a checkpoint (None: the shipped one) stands, and write the episodes to ``out``.
+    """Print how a checkpoint (None: the shipped one) stands.
+
+    Episodes go to ``out``, a CSV; rivals' episodes that it has already are not played again.
 
     Raises:
-        ValueError: there is no checkpoint, or ``out`` exists.
+        ValueError: there is no checkpoint.
     """
-    if out is not None and out.exists():
-        raise ValueError(f"{out} exists: name another file")
+    known = pd.read_csv(out) if out is not None and out.is_file() else None
     learned = "learned" if path is None else f"learned:path={path}"
     chosen = range(first_seed, first_seed + seeds)
     cases: list[Case] = []
     for entry in CASES:
-        cases.append(play(entry, learned, RIVALS, chosen, bounds=0 if cases else bounds))
+        asked = 0 if cases else bounds  # of the training scenario alone
+        cases.append(play(entry, learned, RIVALS, chosen, bounds=asked, known=known))
         if out is not None:
-            frame(cases, chosen).to_csv(out, index=False)
+            fresh = frame(cases, chosen)
+            if known is not None:
+                fresh = pd.concat([fresh, known[~known["scenario"].isin(fresh["scenario"])]])
+            fresh.to_csv(out, index=False)
     say(
         f"Objective of {learned} over the rival's, {seeds} seeds from {first_seed} on, paired, "
         "bootstrap 95% interval [%]; bold where it is behind.\n"
     )
-    for some in (cases[:5], cases[5:8], cases[8:]):
+    for some in filter(None, (cases[:5], cases[5:8], cases[8:])):
         say(table(some) + "\n")
     if cases[0].share:
         say(f"{cases[0].label}, {bounds} seeds:\n\n{share_table(cases[0])}")
