@@ -31,6 +31,7 @@ _LAYOUT = {
             ["episode/gain_over_reference"],
         ],
         "imitation": ["Multiline", ["imitation/loss", "imitation/train_loss"]],
+        "evolution: mean gain of the perturbed routers [%]": ["Multiline", ["evolution/gain"]],
     },
     "cluster": {
         "EEL [s]": ["Multiline", ["episode/eel_mean_s", "episode/eel_p99_s"]],

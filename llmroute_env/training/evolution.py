@@ -191,7 +191,8 @@ def evolve(
             update /= np.sqrt(square / (1 - _ADAM[1] ** steps)) + 1e-8
             center += learning_rate * scale * update
             if report is not None:
-                report(generation, {"gain": float(gains.mean()), "spread": float(gains.std())})
+                percent = 100.0 * gains
+                report(generation, {"gain": float(percent.mean()), "spread": float(percent.std())})
     found = Weights(*(w.copy() for w in start.weights))
     unpack(center, found)
     return replace(start, weights=found)

@@ -28,6 +28,10 @@ from llmroute_env.training.scoring import Scorer
 from policies.learned.checkpoint import load, save
 
 
+#: how far apart generations of evolution are drawn, in steps, so that curves show all stages
+GENERATION_STEPS = 10_000
+
+
 def train(
     config: TrainingConfig, out: Path, *, progress: bool = False, quiet: bool = False
 ) -> RunDirectory:
@@ -150,7 +154,7 @@ def _evolve(config: TrainingConfig, run: RunDirectory, logger: Logger, clock: Cl
     def report(generation: int, found: dict[str, float]) -> None:
         for name, value in found.items():
             logger.record(f"evolution/{name}", value)
-        logger.dump(config.steps + generation)
+        logger.dump(config.steps + GENERATION_STEPS * generation)
 
     while done < settings.generations:
         ahead = min(settings.every, settings.generations - done)
@@ -178,7 +182,7 @@ def _evolve(config: TrainingConfig, run: RunDirectory, logger: Logger, clock: Cl
             state |= {"best_value": score.value, "best_gain": score.mean}
             save(run.path / "best.npz", current)
         record(logger, score)
-        logger.dump(config.steps + done)
+        logger.dump(config.steps + GENERATION_STEPS * done)
         state |= {"generations": done, "gain": score.mean, **clock.spent()}
         run.write_state(state)
 
