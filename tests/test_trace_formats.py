@@ -108,6 +108,12 @@ def test_a_cdf_is_no_trace(shared: Path) -> None:
     assert "is not a JSON object of a known format" in text
 
 
+def test_a_chunk_of_servegen_is_no_trace(shared: Path) -> None:
+    text = fault(shared / "traces" / "servegen" / "chunk-2-trace.csv")
+    assert "looks like a chunk of ServeGen" in text
+    assert "workload.arrivals = {kind: servegen" in text
+
+
 def hits(trace: TraceData, block: int) -> float:
     """Share of prompt tokens that a cache without limits has seen, in whole blocks."""
     found = replay.regroup(trace.chains, block, trace.prompt)  # type: ignore[arg-type]

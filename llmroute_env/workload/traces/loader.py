@@ -108,6 +108,11 @@ def detect(path: Path, options: Trace) -> Format:
             f"trace {path}: its first line {head.line[:80]!r} is not a JSON object of a known "
             f"format ({headers})"
         )
+    if len(head.header) == 6 and head.header[0].replace(".", "").isdigit():
+        raise TraceError(
+            f"trace {path}: looks like a chunk of ServeGen, which is no trace but draws requests: "
+            "workload.arrivals = {kind: servegen, path: its folder}"
+        )
     raise TraceError(
         f"trace {path}: its header {head.line[:80]!r} is of no known format ({headers}); "
         "name the columns of a plain CSV in workload.trace.columns"
