@@ -143,7 +143,7 @@ def test_blocks_of_another_size_keep_the_hits(shared: Path) -> None:
 def test_mooncake_counts_milliseconds_and_blocks_of_512(write: Any) -> None:
     trace = load(write(mooncake({"timestamp": 27482}, {"timestamp": 30535.5})))
     assert trace.report.format == "mooncake"
-    assert trace.arrival_s.tolist() == [27.482, 30.5355]
+    assert trace.arrival_s.tolist() == [0.0, 3.0535]  # since the first request
     assert trace.chains is not None
     assert trace.chains.block == 512
 
@@ -151,7 +151,7 @@ def test_mooncake_counts_milliseconds_and_blocks_of_512(write: Any) -> None:
 def test_qwen_counts_seconds_and_blocks_of_16(write: Any) -> None:
     trace = load(write(qwen({"timestamp": 61.114}, {"timestamp": 62, "turn": 2})))
     assert trace.report.format == "qwen"
-    assert trace.arrival_s.tolist() == [61.114, 62.0]
+    assert trace.arrival_s.tolist() == [0.0, 62.0 - 61.114]
     assert trace.chains is not None
     assert trace.chains.block == 16
     assert chains(trace) == [[0, 1, 2], [0, 1, 2]]
@@ -165,9 +165,9 @@ def test_hashes_of_blocks_alone_become_prefixes(write: Any) -> None:
 
 
 def test_the_format_of_json_may_be_forced(write: Any) -> None:
-    path = write(qwen({"timestamp": 3, "hash_ids": [1, 2, 3]}))
-    assert load(path, format="qwen").arrival_s.tolist() == [3.0]
-    assert load(path, format="mooncake", block=16).arrival_s.tolist() == [0.003]
+    path = write(qwen({"timestamp": 1}, {"timestamp": 4}))
+    assert load(path, format="qwen").arrival_s.tolist() == [0.0, 3.0]
+    assert load(path, format="mooncake", block=16).arrival_s.tolist() == [0.0, 0.003]
     assert "row 1 (line 1): not JSON" in fault(write(BURSTGPT + "1,a,1,1,2,x\n"), format="mooncake")
     assert "column arrived_at is missing" in fault(path, format="vidur")
 
@@ -257,6 +257,8 @@ def test_rows_without_hashes_share_nothing(write: Any) -> None:
 def test_a_few_odd_lists_are_believed_as_far_as_they_go(write: Any) -> None:
     rows = [{}, {"hash_ids": [0, 1, 2, 3]}, {"hash_ids": []}, {}, {"input_length": 1_600}]
     trace = load(write(mooncake(*rows)))
+    assert trace.report.odd_chains == 2
+    assert "2 with more or fewer prefix blocks than their prompt" in trace.report.describe()
     # The second has ids beyond its prompt, the last has 2 where its prompt has 3 whole blocks.
     assert chains(trace) == [[0, 1], [0, 1], [], [0, 1], [0, 1]]
 
