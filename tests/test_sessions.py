@@ -318,11 +318,15 @@ def test_other_processes_start_sessions_too(
 
 
 def test_on_and_off_begin_with_on() -> None:
-    spec = chat(turns=GeometricTurns(mean=1.0))
+    two = {"turns": ExplicitTurns(shares=(0.0, 1.0)), "think": Pause(mean_s=7.0)}
+    spec = chat(service_base_s=0.0, service_s_per_token=0.0, max_context=10**9, **two)
     process = OnOff(rate_on=50.0, rate_off=0.0, on_s=10.0, off_s=10.0)
     rows = sessions.draw(spec, process, *np.random.default_rng(0).spawn(2), 100.0)
-    assert (rows.arrival_s % 20.0 < 10.0).all()
-    assert np.count_nonzero(rows.arrival_s < 10.0) > 300
+    phase = rows.arrival_s % 20.0  # first turns in [0, 10), second ones in [7, 17)
+    assert (phase < 17.0).all()
+    counts = np.histogram(phase, [0, 7, 10, 17])[0]
+    assert counts == pytest.approx([875, 750, 875], rel=0.15)
+    assert np.count_nonzero(rows.arrival_s < 7.0) == pytest.approx(175, rel=0.25)
 
 
 # --- through a scenario ----------------------------------------------------------------------
