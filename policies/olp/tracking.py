@@ -141,6 +141,8 @@ def _fits(one: np.ndarray, row: np.ndarray, gained: float) -> bool:
     if one[Sent.KV] >= 0.0 and gained >= 0.0 and kv - one[Sent.KV] != gained:
         return False
     emitted = kv - one[Sent.PROMPT]
+    if emitted < 0.0 and one[Sent.KV] < one[Sent.PROMPT]:  # it prefills on the device
+        emitted = 0.0
     if emitted < 0.0 or kv < one[Sent.KV] or (one[Sent.KV] < 0.0 and emitted > gained >= 0.0):
         return False
     left = max(one[Sent.PREDICTED] - emitted, 1.0)
