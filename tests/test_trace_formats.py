@@ -329,6 +329,13 @@ def test_splitwise_sims_generated_traces(write: Any) -> None:
     assert load(write(SPLITWISE + "7,2,0,0,1,5,5\n7,2,0,1,1,5,5\n", "s.csv")).report.rows == 2
 
 
+@pytest.mark.parametrize("name", ["auto", "qwen", "burstgpt"])
+def test_a_pointer_is_not_the_data(write: Any, name: str) -> None:
+    # Qwen-Bailian and BurstGPT keep their files in Git LFS: a plain clone has pointers.
+    pointer = write("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    assert "is a Git LFS pointer, not the data" in fault(pointer, format=name)
+
+
 def test_a_folder_is_no_trace(tmp_path: Path) -> None:
     assert "is a folder, must be a file" in fault(tmp_path)
 

@@ -87,6 +87,7 @@ def detect(path: Path, options: Trace) -> Format:
                 f"workload.trace.format = {options.format!r}: must be one of "
                 f"{', '.join(names)}{_hint(options.format, names)}"
             )
+        _head(path)  # refuses what is no data at all
         return FORMATS[options.format]
     head = _head(path)
     if options.columns is not None:  # naming columns says that it is a plain CSV
