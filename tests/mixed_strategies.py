@@ -47,7 +47,7 @@ class MixedEpisode(Episode):
             columns["size_bytes"] = np.array([size for size, _ in self.texts], np.int64)
             columns["category"] = np.array([kind for _, kind in self.texts], np.int64)
         cache = self.scenario["cluster"].get("prefix_cache")
-        table = replace(super().table(), **columns)
+        table = replace(self.columns(), **columns)
         return table.validate(None if cache is None else cache["block"])
 
     def reference(self) -> ReferenceCluster:

@@ -160,7 +160,7 @@ class ReferenceCluster:
             reasons = [device.why_never(request) for device in self.devices]
             if all(reasons):
                 request.status = REJECTED
-                request.reason = min(reasons)
+                request.reason = max(reasons)  # KV only where nobody has the memory
                 self.miss(request)
             else:
                 request.status = QUEUED

@@ -32,6 +32,9 @@ class Episode:
     seed: int
 
     def table(self) -> RequestTable:
+        return self.columns().validate()
+
+    def columns(self) -> RequestTable:
         at, prompt, decode, predicted, tier = (
             [row[i] for row in self.rows] if self.rows else [] for i in range(5)
         )
@@ -41,7 +44,7 @@ class Episode:
             np.array(decode, np.int64),
             np.array(predicted, np.float32),
             np.array(tier, np.int64),
-        ).validate()
+        )
 
     def reference(self) -> ReferenceCluster:
         requests = [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from scipy import stats
 
 from llmroute_env.workload.quantiles import load_table
@@ -54,3 +55,16 @@ def test_bad_tail_is_one_line(tmp_path: Path, tail: str) -> None:
     done = build(tmp_path, "--tail", tail)
     assert done.returncode == 2
     assert tail in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["conv", "code"])
+def test_the_embedded_tables_are_reproduced(shared: Path, tmp_path: Path, name: str) -> None:
+    trace, table = shared / "traces" / f"azure_2023_{name}.csv", f"azure-2023-{name}-tail"
+    embedded = (ROOT / "configs" / "lengths" / f"{table}.yaml").read_text()
+    tail = yaml.safe_load(embedded)["command"].split()[-1]
+    command = ["scripts/build_lengths.py", str(trace), "--name", table, "--tail", tail]
+    done = subprocess.run(
+        [sys.executable, *command, "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / f"{table}.yaml").read_text() == embedded

@@ -75,6 +75,9 @@ def memory(size: int) -> OlpMemory:
         arrivals=np.zeros(0, np.int32),
         margins=np.zeros(0, np.float32),
         series=np.zeros((0, 4), np.float32),
+        goals=np.zeros((0, 0)),
+        sent=np.zeros((0, 0, 0)),
+        held=np.zeros(0, np.int64),
     )
 
 

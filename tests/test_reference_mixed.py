@@ -348,8 +348,8 @@ def test_each_device_has_its_own_limits_and_rejects_what_it_cannot_hold() -> Non
     short, long = Device(2, 20, Timing([1.0] * 3)), Device(1, 100, Timing([2.0] * 2), 40)
     rows = requests((0, 15, 10), (0, 25, 3), (0, 30, 30), (0, 90, 20), (0, 15, 5))
     cluster = ReferenceCluster(rows, [short, long], horizon=20, drain=True, window=5)
-    assert cluster.reset() == 2.0  # nobody holds 30 + 30 (context) or 90 + 20
-    assert [r.reason for r in rows] == [0, 0, REASON_KV, REASON_KV, 0]
+    assert cluster.reset() == 2.0  # nobody takes 30 + 30 (context) or 90 + 20
+    assert [r.reason for r in rows] == [0, 0, REASON_CONTEXT, REASON_KV, 0]
     assert mask(cluster).tolist() == [[1, 1, 1], [1, 0, 1], [1, 1, 1], [1, 0, 0], [1, 0, 0]]
     outcome = cluster.step([1, 1, 1, 0, 0])
     assert outcome.invalid == 1  # the prompt of 25 stays

@@ -25,6 +25,9 @@ from llmroute_env.scenario.workload import Gamma, OnOff, Perfect, Poisson, RateS
 PAPER = ("paper-stable", "paper-overload", "paper-rate-shift")
 LOCK_STEP = (*PAPER, "pd-1-4", "pd-4-1")
 A100 = ("azure-conv-a100", "azure-code-a100", "memory-bound-a100")
+POOLS = tuple(
+    f"{fleet}-azure-{work}" for fleet in ("dual-pool", "homogeneous") for work in ("conv", "code")
+)
 PREFIXES = ("chat-prefix", "agent-prefix", "mooncake-conversation")
 
 
@@ -50,7 +53,7 @@ def message(source: Any, overrides: dict[str, Any] | None = None) -> str:
 
 def test_every_embedded_scenario_loads_and_survives_a_round_trip() -> None:
     names = list_scenarios()
-    assert set(names) == {*LOCK_STEP, *A100, *PREFIXES, "trace"}
+    assert set(names) == {*LOCK_STEP, *A100, *PREFIXES, *POOLS, "trace"}
     for name in names:
         scenario = Scenario.load(name)
         assert scenario.name == name

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from llmroute_env.experiments.load import at_load
 from llmroute_env.scenario import Scenario, ScenarioError
 from llmroute_env.scenario.workload import ServeGenArrivals
 from llmroute_env.workload import Streams, generate, prepare, servegen
@@ -342,3 +343,9 @@ def test_offered_load_is_that_of_the_windows(write: Any, tmp_path: Path) -> None
     assert load.requests == pytest.approx(1_200)
     assert load.batch == pytest.approx(2.0 * 3.0 / (4 * 24))  # o is 3 in the mean
     assert math.isnan(scenario(str(tmp_path / "none")).offered_load().batch)
+
+
+def test_another_load_scales_the_clients(write: Any) -> None:
+    chosen = scenario(write().path)
+    twice = at_load(chosen, 2.0 * chosen.offered_load().rho)
+    assert demand(twice).rate == pytest.approx(2.0 * demand(chosen).rate)

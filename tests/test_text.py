@@ -56,6 +56,15 @@ def test_texts_change_nothing_else(name: str) -> None:
     assert np.array_equal(again.size_bytes, told.size_bytes)  # type: ignore[arg-type]
 
 
+def test_another_prediction_leaves_the_texts() -> None:
+    scenario = Scenario.load("paper-overload", {"workload.text": {"mix": MIX}})
+    table = generate(scenario, streams())
+    for other in ("perfect", "mean", {"kind": "lognormal", "sigma": 1.0}):
+        twin = generate(scenario.with_prediction(other), streams())
+        assert np.array_equal(twin.size_bytes, table.size_bytes)  # type: ignore[arg-type]
+        assert np.array_equal(twin.category, table.category)  # type: ignore[arg-type]
+
+
 def test_categories_have_their_shares_and_bytes() -> None:
     count = 60_000
     spec = Text(mix=MIX)  # type: ignore[arg-type]

@@ -108,6 +108,12 @@ def test_a_cdf_is_no_trace(shared: Path) -> None:
     assert "is not a JSON object of a known format" in text
 
 
+def test_a_chunk_of_servegen_is_no_trace(shared: Path) -> None:
+    text = fault(shared / "traces" / "servegen" / "chunk-2-trace.csv")
+    assert "looks like a chunk of ServeGen" in text
+    assert "workload.arrivals = {kind: servegen" in text
+
+
 def hits(trace: TraceData, block: int) -> float:
     """Share of prompt tokens that a cache without limits has seen, in whole blocks."""
     found = replay.regroup(trace.chains, block, trace.prompt)  # type: ignore[arg-type]
@@ -137,7 +143,7 @@ def test_blocks_of_another_size_keep_the_hits(shared: Path) -> None:
 def test_mooncake_counts_milliseconds_and_blocks_of_512(write: Any) -> None:
     trace = load(write(mooncake({"timestamp": 27482}, {"timestamp": 30535.5})))
     assert trace.report.format == "mooncake"
-    assert trace.arrival_s.tolist() == [27.482, 30.5355]
+    assert trace.arrival_s.tolist() == [0.0, 3.0535]  # since the first request
     assert trace.chains is not None
     assert trace.chains.block == 512
 
@@ -145,7 +151,7 @@ def test_mooncake_counts_milliseconds_and_blocks_of_512(write: Any) -> None:
 def test_qwen_counts_seconds_and_blocks_of_16(write: Any) -> None:
     trace = load(write(qwen({"timestamp": 61.114}, {"timestamp": 62, "turn": 2})))
     assert trace.report.format == "qwen"
-    assert trace.arrival_s.tolist() == [61.114, 62.0]
+    assert trace.arrival_s.tolist() == [0.0, 62.0 - 61.114]
     assert trace.chains is not None
     assert trace.chains.block == 16
     assert chains(trace) == [[0, 1, 2], [0, 1, 2]]
@@ -159,9 +165,9 @@ def test_hashes_of_blocks_alone_become_prefixes(write: Any) -> None:
 
 
 def test_the_format_of_json_may_be_forced(write: Any) -> None:
-    path = write(qwen({"timestamp": 3, "hash_ids": [1, 2, 3]}))
-    assert load(path, format="qwen").arrival_s.tolist() == [3.0]
-    assert load(path, format="mooncake", block=16).arrival_s.tolist() == [0.003]
+    path = write(qwen({"timestamp": 1}, {"timestamp": 4}))
+    assert load(path, format="qwen").arrival_s.tolist() == [0.0, 3.0]
+    assert load(path, format="mooncake", block=16).arrival_s.tolist() == [0.0, 0.003]
     assert "row 1 (line 1): not JSON" in fault(write(BURSTGPT + "1,a,1,1,2,x\n"), format="mooncake")
     assert "column arrived_at is missing" in fault(path, format="vidur")
 
@@ -251,6 +257,8 @@ def test_rows_without_hashes_share_nothing(write: Any) -> None:
 def test_a_few_odd_lists_are_believed_as_far_as_they_go(write: Any) -> None:
     rows = [{}, {"hash_ids": [0, 1, 2, 3]}, {"hash_ids": []}, {}, {"input_length": 1_600}]
     trace = load(write(mooncake(*rows)))
+    assert trace.report.odd_chains == 2
+    assert "2 with more or fewer prefix blocks than their prompt" in trace.report.describe()
     # The second has ids beyond its prompt, the last has 2 where its prompt has 3 whole blocks.
     assert chains(trace) == [[0, 1], [0, 1], [], [0, 1], [0, 1]]
 
@@ -321,6 +329,13 @@ def test_splitwise_sims_generated_traces(write: Any) -> None:
     assert load(write(SPLITWISE + "7,2,0,0,1,5,5\n7,2,0,1,1,5,5\n", "s.csv")).report.rows == 2
 
 
+@pytest.mark.parametrize("name", ["auto", "qwen", "burstgpt"])
+def test_a_pointer_is_not_the_data(write: Any, name: str) -> None:
+    # Qwen-Bailian and BurstGPT keep their files in Git LFS: a plain clone has pointers.
+    pointer = write("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    assert "is a Git LFS pointer, not the data" in fault(pointer, format=name)
+
+
 def test_a_folder_is_no_trace(tmp_path: Path) -> None:
     assert "is a folder, must be a file" in fault(tmp_path)
 
@@ -367,7 +382,11 @@ def scenario(path: str, **overrides: Any) -> Scenario:
 
 def test_a_shorter_horizon_cuts_the_chains(write: Any) -> None:
     path = write(
-        mooncake({"hash_ids": [4, 5]}, {"timestamp": 900}, {"timestamp": 5_000, "hash_ids": [4, 9]})
+        mooncake(
+            {"hash_ids": [4, 5]},
+            {"timestamp": 900, "hash_ids": [6, 9]},
+            {"timestamp": 5_000, "hash_ids": [0, 1]},
+        )
     )
     chosen = scenario(path, horizon_periods=2)
     with pytest.warns(UserWarning, match="1 of 3 requests"):
@@ -376,7 +395,7 @@ def test_a_shorter_horizon_cuts_the_chains(write: Any) -> None:
     assert found is not None
     check_chains(found.ids, found.start)
     assert found.start.tolist() == [0, 1, 2]  # whole blocks only: 1,000 tokens have one
-    assert found.ids.tolist() == [1, 0]
+    assert found.ids.tolist() == [0, 1]  # compact, though the row left out had the lowest
 
 
 def test_a_clipped_prompt_has_fewer_blocks(write: Any) -> None:

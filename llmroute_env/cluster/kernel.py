@@ -10,15 +10,13 @@ from __future__ import annotations
 from llmroute_env.cluster.accounting import end_of_period, measure_imbalance, sample, settle
 from llmroute_env.cluster.clear import (
     clear_device,
-    clear_extra,
     clear_lane,
     clear_requests,
     clear_step,
 )
 from llmroute_env.cluster.device import SLEEPING, begin, retire
+from llmroute_env.cluster.mixed import clear_mixed, prefills, run_mixed, start_mixed
 from llmroute_env.cluster.observe import observe
-from llmroute_env.cluster.prefill import begin_mixed, retire_mixed
-from llmroute_env.cluster.prefix import clear_cache
 from llmroute_env.cluster.queueing import arrive, dispatch
 from llmroute_env.cluster.state import Array, Handle, State, borrowed
 from llmroute_env.jit import compiled, inlined
@@ -32,13 +30,10 @@ def reset_lane(state: State, lane: int, requests: int) -> None:
     """
     v = state.lanes[lane]
     clear_requests(state.requests[lane, :requests])
-    if state.constants[0].prefill or state.constants[0].text:
-        clear_extra(state.extra[lane, :requests])
+    clear_mixed(state, lane, requests)
     for g in range(state.devices.shape[1]):
         clear_device(state.devices[lane, g])
         state.phase[lane, g, :] = 0
-        if state.constants[0].prefix_block:
-            clear_cache(state.cache[lane, g])
     clear_step(v)
     clear_lane(v)
     v.requests = requests
@@ -58,8 +53,8 @@ def step_lane(state: State, lane: int, action: Array) -> None:
     now = v.now_ns
     target = now + p.period_ns
     dispatch(state, lane, action)
-    if p.prefill:
-        _start_mixed(state, lane, now)
+    if prefills(state):
+        start_mixed(state, lane, now)
     else:
         for g in range(len(devices)):
             d, slots, phase = devices[g], state.slots[lane, g], state.phase[lane, g]
@@ -67,8 +62,8 @@ def step_lane(state: State, lane: int, action: Array) -> None:
                 begin(p, state.base_s[g], q, v, d, slots, phase, now)
     if now >= p.warmup_ns:
         measure_imbalance(v, devices)
-    if p.prefill:
-        _run_mixed(state, lane, target)
+    if prefills(state):
+        run_mixed(state, lane, target)
     else:
         for g in range(len(devices)):
             d, slots, phase = devices[g], state.slots[lane, g], state.phase[lane, g]
@@ -87,34 +82,6 @@ def step_lane(state: State, lane: int, action: Array) -> None:
     settle(v, state.outcome[lane])
     clear_step(v)  # here, not above: what reset rejected counts in the first step
     sample(state, lane)
-
-
-@compiled
-def _start_mixed(state: State, lane: int, now: int) -> None:
-    """Start the devices that are between two iterations; they prefill what they decode."""
-    p, v, q, x = state.constants[0], state.lanes[lane], state.requests[lane], state.extra[lane]
-    for g in range(state.devices.shape[1]):
-        d, slots, phase = state.devices[lane, g], state.slots[lane, g], state.phase[lane, g]
-        cache = state.cache[lane, g]
-        if not d.running:
-            begin_mixed(
-                p, state.token_s[g], q, x, state.chains[lane], cache, v, d, slots, phase, now
-            )
-
-
-@compiled
-def _run_mixed(state: State, lane: int, target: int) -> None:
-    """Let the devices go on up to the next boundary; they prefill what they decode."""
-    p, v, q, x = state.constants[0], state.lanes[lane], state.requests[lane], state.extra[lane]
-    chains = state.chains[lane]
-    for g in range(state.devices.shape[1]):
-        d, slots, phase = state.devices[lane, g], state.slots[lane, g], state.phase[lane, g]
-        cache = state.cache[lane, g]
-        while d.running and d.end_ns <= target:
-            retire_mixed(p, q, x, chains, cache, v, d, slots, phase)
-            if d.end_ns < target:
-                end = d.end_ns
-                begin_mixed(p, state.token_s[g], q, x, chains, cache, v, d, slots, phase, end)
 
 
 @inlined

@@ -88,8 +88,8 @@ def request_log(
         "recomputed": rows["recomputed"].copy(),
         "reject_reason": rows["reason"].copy(),
     }
-    if state.constants[0]["prefix_block"]:
-        log["cached"] = state.extra[lane, : len(table)]["cached"].copy()
+    if state.mixed is not None and state.constants[0]["prefix_block"]:
+        log["cached"] = state.mixed.extra[lane, : len(table)]["cached"].copy()
     return log
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from llmroute_env import spaces
 from llmroute_env.cluster.fifo import Record
-from llmroute_env.cluster.prefix import match
+from llmroute_env.cluster.mixed import observe_mixed, observe_prefilling, prefills
 from llmroute_env.cluster.queueing import may_hold
 from llmroute_env.cluster.state import Array, State
-from llmroute_env.jit import compiled, inlined
+from llmroute_env.jit import inlined
 
 _Q_PROMPT, _Q_PREDICTED, _Q_WAITED, _Q_TIER = (int(f) for f in spaces.Queue)
 (
@@ -21,9 +21,8 @@ _Q_PROMPT, _Q_PREDICTED, _Q_WAITED, _Q_TIER = (int(f) for f in spaces.Queue)
     _D_END,
     _D_UP,
     _D_PREDICTED,
-    _D_PREFILL,
+    _,
 ) = (int(f) for f in spaces.Device)
-_T_SIZE, _T_CATEGORY = (int(f) for f in spaces.Text)
 _A_KV, _A_REMAINING = (int(f) for f in spaces.Active)
 _C_NOW, _C_PERIOD, _C_LEFT, _C_HIDDEN = (int(f) for f in spaces.Clock)
 
@@ -32,8 +31,12 @@ _C_NOW, _C_PERIOD, _C_LEFT, _C_HIDDEN = (int(f) for f in spaces.Clock)
 def observe(state: State, lane: int) -> None:
     """Write the observation of ``lane``; rows and slots that stay empty are not touched."""
     observe_load(state, lane)
-    for g in range(state.devices.shape[1]):
-        _observe_batch(state.devices[lane, g], state.slots[lane, g], state.observed.active[lane, g])
+    devices, slots, active = state.devices[lane], state.slots[lane], state.observed.active[lane]
+    if prefills(state):
+        observe_prefilling(state, lane)
+    else:
+        for g in range(len(devices)):
+            _observe_batch(devices[g], slots[g], active[g])
 
 
 @inlined
@@ -49,36 +52,15 @@ def observe_load(state: State, lane: int) -> None:
             mask[i, g + 1] = d.up and may_hold(p, d, q[state.window[lane, i]])
     for i in range(v.visible, v.shown):
         mask[i, 1:] = 0
-    if p.text or p.prefix_block:
-        _observe_optional(state, lane)
-    v.shown = v.visible
     for g in range(len(devices)):
-        _observe_device(p, devices[g], o.devices[lane, g], v.now_ns)
+        _observe_device(devices[g], o.devices[lane, g], v.now_ns)
+    observe_mixed(state, lane)
+    v.shown = v.visible
     clock = o.clock[lane]
     clock[_C_NOW] = v.now_ns * 1e-9
     clock[_C_PERIOD] = v.period
     clock[_C_LEFT] = max(p.horizon_periods - v.period, 0)
     clock[_C_HIDDEN] = v.hidden
-
-
-@compiled
-def _observe_optional(state: State, lane: int) -> None:
-    """Write ``text`` and ``prefix``, where the scenario has them."""
-    p, v, x, o = state.constants[0], state.lanes[lane], state.extra[lane], state.observed
-    text, prefix = o.text[lane], o.prefix[lane]
-    q = state.requests[lane]
-    for i in range(v.visible):
-        j = state.window[lane, i]
-        if p.text:
-            text[i, _T_SIZE] = x[j].size_bytes
-            text[i, _T_CATEGORY] = x[j].category
-        if p.prefix_block:
-            for g in range(state.devices.shape[1]):
-                cached = match(p, state.chains[lane], x[j], state.cache[lane, g], q[j].prompt)
-                prefix[i, g] = cached * p.prefix_block
-    for i in range(v.visible, v.shown):
-        text[i, :] = 0.0
-        prefix[i, :] = 0.0
 
 
 @inlined
@@ -97,10 +79,10 @@ def _observe_queue(q: Array, v: Record, window: Array, queue: Array, queue_id: A
 
 
 @inlined
-def _observe_device(p: Record, d: Record, row: Array, now: int) -> None:
-    row[_D_ACTIVE] = d.active + d.prefilling
+def _observe_device(d: Record, row: Array, now: int) -> None:
+    row[_D_ACTIVE] = d.active
     row[_D_BATCH] = d.batch_limit
-    row[_D_KV] = d.blocks * p.block if p.prefix_block else d.kv_held + d.kv_progress
+    row[_D_KV] = d.kv_held
     row[_D_LIMIT] = d.kv_limit
     row[_D_FIFO] = d.fifo_length
     row[_D_TOKENS] = d.fifo_tokens
@@ -108,7 +90,6 @@ def _observe_device(p: Record, d: Record, row: Array, now: int) -> None:
     row[_D_END] = (d.end_ns - now) * 1e-9 if d.running == 1 else 0.0
     row[_D_UP] = d.up
     row[_D_PREDICTED] = d.fifo_predicted
-    row[_D_PREFILL] = d.prefill_left
 
 
 @inlined
@@ -116,11 +97,7 @@ def _observe_batch(d: Record, slots: Array, batch: Array) -> None:
     for b in range(d.active):
         batch[b, _A_KV] = slots[b].kv + d.count
         batch[b, _A_REMAINING] = max(slots[b].predicted - d.count, 1.0)
-    held = d.active + d.prefilling
-    for b in range(d.active, held):
-        batch[b, _A_KV] = slots[b].kv
-        batch[b, _A_REMAINING] = max(slots[b].predicted, 1.0)
-    for b in range(held, d.shown):
+    for b in range(d.active, d.shown):
         batch[b, _A_KV] = 0.0
         batch[b, _A_REMAINING] = 0.0
-    d.shown = held
+    d.shown = d.active

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llmroute_env.cluster.fifo import Record, push_tail
-from llmroute_env.cluster.prefill import expect
+from llmroute_env.cluster.mixed import expect_hit
 from llmroute_env.cluster.state import QUEUED, REJECTED, Array, RejectReason, State
 from llmroute_env.jit import compiled, inlined
 
@@ -82,16 +82,7 @@ def dispatch(state: State, lane: int, action: Array) -> None:
                 _refuse(v, d, q[j])
             else:
                 push_tail(q, v, d, j)
-                if p.prefill:
-                    expect(
-                        p,
-                        q,
-                        state.extra[lane],
-                        state.chains[lane],
-                        state.cache[lane, choice - 1],
-                        d,
-                        j,
-                    )
+                expect_hit(state, lane, choice - 1, j)
         else:
             v.invalid += choice != 0
             window[kept] = j

@@ -23,8 +23,12 @@ _SAMPLES = 1024
 
 _OPTIONS = ("prediction", "requests")
 
-#: arrays of the state whose last axis grows with the workload
-_GROWING = ("requests", "extra", "chains", "cache")
+#: arrays of ``state.mixed`` whose last axis grows with the workload
+_GROWING = ("extra", "chains", "cache")
+
+
+def _copy_rows(old: NDArray[Any], new: NDArray[Any]) -> None:
+    new[..., : old.shape[-1]] = old
 
 
 class Simulator:
@@ -54,7 +58,6 @@ class Simulator:
             self.spec.devices(scenario),
             int(scenario.router.window),
         )
-        self._extra = bool(self._fixed[0]["prefill"][0] or self._fixed[0]["text"][0])
         #: keys of the observations
         self.keys = (*OBSERVATION_KEYS, *optional_keys(scenario))
         self.tables: list[RequestTable | None] = [None] * lanes
@@ -77,11 +80,12 @@ class Simulator:
                 )
             )
         )
-        kept = {name: getattr(old, name) for name in State._fields if name not in _GROWING}
-        for name in _GROWING:
-            before, after = getattr(old, name), getattr(self.state, name)
-            after[..., : before.shape[-1]] = before
-        self.state = self.state._replace(**kept)
+        new = self.state
+        _copy_rows(old.requests, new.requests)
+        if old.mixed is not None and new.mixed is not None:
+            for name in _GROWING:
+                _copy_rows(getattr(old.mixed, name), getattr(new.mixed, name))
+        self.state = old._replace(requests=new.requests, mixed=new.mixed)
         self.handle = make_handle(self.state)
 
     def draw(
@@ -144,7 +148,7 @@ class Simulator:
             rows["decode"] = table.decode
             rows["predicted"] = table.predicted
             rows["tier"] = table.tier
-            if self._extra:
+            if self.state.mixed is not None:
                 self._load_extra(lane, table)
             self.tables[lane] = table
         counts = np.array([len(table) for table in tables], np.int64)
@@ -162,13 +166,15 @@ class Simulator:
 
     def _load_extra(self, lane: int, table: RequestTable) -> None:
         """Write texts and chains of prefix blocks; what the workload has none of is 0."""
-        rows = self.state.extra[lane, : len(table)]
+        mixed = self.state.mixed
+        assert mixed is not None
+        rows = mixed.extra[lane, : len(table)]
         rows["size_bytes"] = 0.0 if table.size_bytes is None else table.size_bytes
         rows["category"] = 0.0 if table.category is None else table.category
         if not self.spec.prefix_block or table.block_ids is None or table.block_start is None:
             rows["chain"] = rows["links"] = 0
             return
-        self.state.chains[lane, : len(table.block_ids)] = table.block_ids
+        mixed.chains[lane, : len(table.block_ids)] = table.block_ids
         rows["chain"] = table.block_start[:-1]
         rows["links"] = np.diff(table.block_start)
 

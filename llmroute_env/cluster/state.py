@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.core import types
 from numba.experimental import structref
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 from numpy.typing import NDArray
 
@@ -98,6 +98,15 @@ class Observed(NamedTuple):
     prefix: Array  #: (N, W, G) cached prompt tokens, zeros without prefix caches
 
 
+class Mixed(NamedTuple):
+    """What only devices that prefill, and requests with texts, need."""
+
+    token_s: Array  #: (G, C + 1) float64, iteration time by tokens [s]
+    extra: Array  #: (N, R) `EXTRA`
+    chains: Array  #: (N, K) int32, prefix blocks of the requests, chain after chain
+    cache: Array  #: (N, G, U) `CACHED`, by prefix block
+
+
 class State(NamedTuple):
     """Everything the kernel reads and writes."""
 
@@ -112,10 +121,7 @@ class State(NamedTuple):
     series: Array  #: (N, S, len(Series)) float32
     outcome: Array  #: (N, len(Outcome)) float64, of the last step
     observed: Observed
-    token_s: Array  #: (G, C + 1) float64, mixed iteration time by tokens [s]
-    extra: Array  #: (N, R) `EXTRA`, R = 1 where it is not in use, like the next two
-    chains: Array  #: (N, K) int32, prefix blocks of the requests, chain after chain
-    cache: Array  #: (N, G, U) `CACHED`, by prefix block
+    mixed: Mixed | None  #: None in scenarios that only decode: a type, and code, of their own
 
 
 @structref.register
@@ -145,6 +151,27 @@ def borrowed(typing_context: Any, array: Any) -> Any:  # noqa: ARG001
     return array(array), generate
 
 
+def _borrowed_mixed(mixed: Mixed | None) -> Mixed | None:
+    """``mixed`` with uncounted arrays; known to compiled code only."""
+    raise NotImplementedError
+
+
+@overload(_borrowed_mixed, strict=False)  # type: ignore[misc,untyped-decorator,unused-ignore]
+def _borrowed_mixed_typed(mixed: Any) -> Any:
+    if mixed == types.none:
+        return lambda mixed: None  # noqa: ARG005
+
+    def uncounted(mixed: Any) -> Any:
+        return Mixed(
+            borrowed(mixed.token_s),
+            borrowed(mixed.extra),
+            borrowed(mixed.chains),
+            borrowed(mixed.cache),
+        )
+
+    return uncounted
+
+
 @compiled
 def _make_handle(s: State) -> Handle:
     o = s.observed
@@ -170,10 +197,7 @@ def _make_handle(s: State) -> Handle:
                 borrowed(o.text),
                 borrowed(o.prefix),
             ),
-            borrowed(s.token_s),
-            borrowed(s.extra),
-            borrowed(s.chains),
-            borrowed(s.cache),
+            _borrowed_mixed(s.mixed),
         )
     )
 
@@ -221,7 +245,14 @@ def allocate(
     """
     n, g, slots = lanes, len(devices), base_s.shape[1] - 1
     rows = max(sizes.requests, 1)
-    needs_extra = constants["prefill"][0] or constants["text"][0]
+    mixed = None
+    if constants["prefill"][0] or constants["text"][0]:
+        mixed = Mixed(
+            token_s,
+            np.zeros((n, rows), EXTRA),
+            np.zeros((n, max(sizes.links, 1)), np.int32),
+            np.zeros((n, g, max(sizes.blocks, 1)), CACHED),
+        )
     return State(
         constants,
         base_s,
@@ -234,10 +265,7 @@ def allocate(
         np.zeros((n, samples, len(Series)), np.float32),
         np.zeros((n, len(Outcome)), np.float64),
         allocate_observed(n, window, g, slots),
-        token_s,
-        np.zeros((n, rows if needs_extra else 1), EXTRA),
-        np.zeros((n, max(sizes.links, 1)), np.int32),
-        np.zeros((n, g, max(sizes.blocks, 1)), CACHED),
+        mixed,
     )
 
 

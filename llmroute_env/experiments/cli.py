@@ -20,6 +20,7 @@ from llmroute_env.metrics import METRICS, TIMINGS
 from llmroute_env.scenario import Scenario, list_scenarios
 from llmroute_env.scenario.cluster import Cluster, Group
 from llmroute_env.scenario.saturation import Limits, limits
+from llmroute_env.scenario.workload import Workload
 
 DEFAULT_SCENARIO: Final = "paper-overload"
 DEFAULT_POLICIES: Final = "round_robin,lor,power_of_d,central_fifo,sjf,mc_sf,olp"
@@ -159,11 +160,20 @@ def _facts(scenario: Scenario) -> dict[str, str]:
         f"{' and drain' if scenario.drain else ''}",
         "router": f"W {scenario.router.window}",
         "arrivals": _section(scenario.workload.arrivals),
-        "lengths": _section(scenario.workload.lengths),
+        "lengths": _lengths(scenario.workload),
         "prediction": _section(scenario.prediction),
         "objective": _pairs(scenario.objective.model_dump()),
         "load": loads if math.isfinite(load.batch) else "unknown: the trace file is not here",
     }
+
+
+def _lengths(workload: Workload) -> str:
+    words = _section(workload.lengths)
+    if workload.sessions is not None:
+        words += f"; {_section(workload.sessions)}"
+    if workload.text is not None:
+        words += f"; text {_pairs(workload.text.model_dump())}"
+    return words
 
 
 def _section(section: BaseModel) -> str:

@@ -29,7 +29,7 @@ def at_load(scenario: Scenario, load: float) -> Scenario:
         assert trace is not None
         changed = {"workload.trace.rate_scale": trace.rate_scale * factor}
     else:
-        rates = ("rate", "rate_after", "rate_on", "rate_off")
+        rates = ("rate", "rate_after", "rate_on", "rate_off", "rate_scale")
         changed = {
             f"workload.arrivals.{key}": getattr(arrivals, key) * factor
             for key in rates

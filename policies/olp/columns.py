@@ -49,9 +49,11 @@ def reward(length: int, waited_s: float, terms: Terms) -> float:
     stay = float(length)
     value = terms.alpha * min(stay, terms.horizon_tokens)
     value += terms.beta * max(terms.horizon - stay * terms.iteration, 0.0) + terms.start
-    if terms.zeta1 > 0.0 and waited_s + stay * terms.iteration_s < terms.tail_eel_s:
+    starts_in_time = waited_s < terms.tail_ttft_s
+    ends_in_time = waited_s + stay * terms.iteration_s < terms.tail_eel_s
+    if terms.zeta1 > 0.0 and ends_in_time and (terms.joint == 0 or starts_in_time):
         value += terms.zeta1
-    if terms.zeta2 > 0.0 and waited_s < terms.tail_ttft_s:
+    if terms.zeta2 > 0.0 and starts_in_time:
         value += terms.zeta2
     return value
 
@@ -76,6 +78,8 @@ def index(length: int, waited_s: float, worth: float, cost: float, terms: Terms)
         loss += terms.zeta2 * np.exp((waited_s - terms.tail_ttft_s) / terms.patience_s)
     if terms.zeta1 > 0.0:
         slack_s = terms.tail_eel_s - waited_s - length * terms.iteration_s
+        if terms.joint:
+            slack_s = min(slack_s, terms.tail_ttft_s - waited_s)
         if slack_s > 0.0:
             loss += terms.zeta1 * np.exp(-slack_s / terms.patience_s)
     # Free capacity costs nothing: the length then decides alone.

@@ -23,6 +23,8 @@ from policies.olp.forecast import read_load
 from policies.olp.history import forget_before, remember
 from policies.olp.pricing import update_prices
 from policies.olp.state import Load, Number, OlpMemory, OlpParams, OlpScratch, Terms
+from policies.olp.targets import Goal, multiplier, reopen, tail_weights
+from policies.olp.tracking import note_starts, see_targets
 
 
 @compiled
@@ -112,6 +114,8 @@ def _see_arrivals(
     if params.drift_periods > 0 and rate_increased(numbers, params.drift_periods, params.drift_z):
         oldest = numbers[Number.SLOT] - params.drift_periods / iteration
         forget_before(memory, int(np.ceil(oldest)), params.grid.lookahead)
+        for at in range(params.targets.shape[0]):
+            reopen(memory.goals[at])
 
 
 @compiled
@@ -166,6 +170,10 @@ def _record(params: OlpParams, memory: OlpMemory) -> None:
                     total += memory.prices[block, resource, at_row, at]
         row[1 + resource] = total / (grid.devices * grid.lookahead)
     row[3] = arrival_rate(numbers)
+    count = params.targets.shape[0]
+    for at in range(count):
+        row[4 + at] = multiplier(memory.goals[at], params.targets[at])
+        row[4 + count + at] = memory.goals[at, Goal.RECENT]
 
 
 @compiled
@@ -192,6 +200,7 @@ def decide(
     seen_before = numbers[Number.LAST_ID]
     hidden = np.float64(clock[Clock.HIDDEN])
     _see_arrivals(queue, queue_id, waiting, hidden, most, params, memory)
+    see_targets(queue, queue_id, waiting, seen_before, devices, active, params, memory)
     horizon = _horizon(clock, params, numbers, most)
     iteration = iteration_periods(numbers)
     largest = params.normalizer
@@ -200,14 +209,17 @@ def decide(
         largest = largest_reward(longest, iteration, params.weights)
     grid = params.grid
     weights = params.weights
+    zeta1, zeta2, tail_eel_s, tail_ttft_s, joint = tail_weights(
+        weights, iteration * params.period_s, params.targets, memory.goals
+    )
     terms = Terms(
         weights[0],
         weights[1],
         weights[2] * horizon + weights[3],
-        weights[4],
-        weights[5],
-        weights[6],
-        weights[7],
+        zeta1,
+        zeta2,
+        tail_eel_s,
+        tail_ttft_s,
         horizon,
         horizon / iteration,
         iteration,
@@ -221,6 +233,7 @@ def decide(
         grid.block,
         grid.bits,
         grid.lookahead,
+        joint,
     )
     if params.priced:
         mem_scale = params.mem_scale
@@ -244,5 +257,6 @@ def decide(
         _record(params, memory)
     if waiting > 0 and open_devices(devices, active, load, scratch.leaving, scratch.peaks) > 0:
         admit(queue, waiting, params.work_conserving, terms, memory, scratch, action)
+        note_starts(queue, waiting, action, devices, params, memory)
     if params.priced:
         _enter_history(queue, queue_id, waiting, seen_before, terms, memory, scratch)

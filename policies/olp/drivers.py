@@ -37,6 +37,9 @@ def decide_lanes(
             memory.arrivals[lane],
             memory.margins[lane],
             memory.series[lane],
+            memory.goals[lane],
+            memory.sent[lane],
+            memory.held[lane],
         )
         decide(
             queue[lane],

@@ -8,12 +8,20 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from policies.base import Build, Kernels, Policy, PolicyParameters
+from policies.base import Build, Kernels, Policy
 from policies.olp.decision import decide
 from policies.olp.drift import arrival_rate
 from policies.olp.drivers import decide_lanes, run
 from policies.olp.layout import make_grid, to_devices
+from policies.olp.requirements import (
+    TargetParameters,
+    deadline_s,
+    fresh_goals,
+    report,
+    target_rows,
+)
 from policies.olp.state import Load, Number, OlpMemory, OlpParams, OlpScratch
+from policies.olp.tracking import Sent, end_row
 
 _WEIGHTS = ("alpha", "beta", "gamma", "sigma", "zeta1", "zeta2", "tail_eel_s", "tail_ttft_s")
 
@@ -50,14 +58,14 @@ class OnlineLp(Policy):
     information = "predicted"
     kernels: ClassVar[Kernels] = Kernels(decide, decide_lanes, run)
 
-    class Parameters(PolicyParameters):
+    class Parameters(TargetParameters):
         """Parameters of ``olp``. Weights and limits default to the scenario's objective."""
 
         #: paper: as published; fluid: our own, ``fluid.py``; none: prices stay 0
         pricing: Literal["paper", "fluid", "none"] = "paper"
-        #: default: index with fluid prices, margin otherwise
+        #: default: index with fluid prices or a target, margin otherwise
         rank: Literal["margin", "index"] | None = None
-        #: D of the index, as a multiple of the start-delay limit
+        #: D of the index, as a multiple of the start-delay limit (of 0.1 of the EEL target's alone)
         patience: Annotated[float, Field(gt=0)] = 1.0
         lookahead: Size = 512  #: H [iterations]
         steps: Annotated[int, Field(ge=0)] = 5  #: K, subgradient steps per period
@@ -95,16 +103,18 @@ class OnlineLp(Policy):
             key: float(getattr(self.spec.objective, key) if value is None else value)
             for key, value in ((key, getattr(given, key)) for key in _WEIGHTS)
         }
+        patience_s = given.patience * deadline_s(given, self.weights["tail_ttft_s"])
+        patience_s = max(patience_s, self.spec.period_s)
+        self.targets = target_rows(given, self.weights, patience_s / self.spec.period_s)
+        indexed = given.pricing == "fluid" or len(self.targets) > 0
         g, w, h = self.spec.devices, self.spec.window, given.lookahead
         grid = make_grid(g, h)
         params = OlpParams(
             grid=grid,
             priced=int(priced),
             fluid=int(given.pricing == "fluid"),
-            indexed=int(
-                (given.rank or ("index" if given.pricing == "fluid" else "margin")) == "index"
-            ),
-            patience_s=max(given.patience * self.weights["tail_ttft_s"], self.spec.period_s),
+            indexed=int((given.rank or ("index" if indexed else "margin")) == "index"),
+            patience_s=patience_s,
             step_size=given.step_size,
             mem_scale=given.mem_scale or 0.0,
             rolling=int(given.horizon == "rolling"),
@@ -119,12 +129,14 @@ class OnlineLp(Policy):
             drift_z=NormalDist().inv_cdf(1.0 - given.drift_significance),
             weights=np.array([self.weights[key] for key in _WEIGHTS]),
             context_limit=np.array(self.spec.context_limit, np.int64),
+            targets=self.targets,
         )
         lanes = (grid.rows, grid.lanes)
         numbers = np.zeros(len(Number))
         numbers[[Number.PERIOD, Number.LAST_ID, Number.LAST_DRIFT]] = -1.0
         kept = given.history if priced else 1
         demand = grid.blocks if given.pricing == "fluid" else 0
+        tracked = g if end_row(self.targets) >= 0 else 0
         memory = OlpMemory(
             rng=np.zeros(1, np.uint64),
             pointer=np.zeros(1, np.int64),
@@ -134,7 +146,12 @@ class OnlineLp(Policy):
             rewards=np.zeros(kept),
             arrivals=np.zeros(drift, np.int32),
             margins=np.full(w, np.nan, np.float32),
-            series=np.full((given.record if priced else 0, 4), np.nan, np.float32),
+            series=np.full(
+                (given.record if priced else 0, 4 + 2 * len(self.targets)), np.nan, np.float32
+            ),
+            goals=fresh_goals(given, self.targets),
+            sent=np.zeros((tracked, self.spec.slots, len(Sent))),
+            held=np.zeros(tracked, np.int64),
         )
         scratch = OlpScratch(
             scarcity=np.zeros((2, *lanes)),
@@ -172,7 +189,13 @@ class OnlineLp(Policy):
             columns: columns in the history.
             drifts, last_drift: rate increases detected, and the period of the last (-1: none).
             series: dict of (n,) arrays ``period``, ``price_batch``, ``price_memory``, ``rate``,
-                about ``record`` samples over the horizon; of a longer run the last ones.
+                about ``record`` samples over the horizon; of a longer run the last ones. With
+                targets also ``multiplier_<target>`` and ``inside_<target>``, the moving share.
+            infeasible: whether some target cannot be met at present.
+            targets: by name a dict with ``share`` (asked for), ``attained`` (of all settled),
+                ``recent`` (moving average over 20 expected misses), ``settled``, ``multiplier``,
+                ``infeasible``; then ``attainable``, the best share that any level of the
+                multiplier attained in a window, and ``shortfall``, how far that is; else NaN.
         """
         memory, numbers = self.memory, self.memory.numbers
         shape = (2, self.spec.devices, self.parameters.lookahead)
@@ -197,9 +220,12 @@ class OnlineLp(Policy):
             "drifts": int(numbers[Number.DRIFTS]),
             "last_drift": int(numbers[Number.LAST_DRIFT]),
         }
+        found |= report(self.targets, memory.goals)
         if memory.series.shape[0]:
             rows = memory.series[~np.isnan(memory.series[:, 0])]
             rows = rows[np.argsort(rows[:, 0], kind="stable")]
-            keys = ("period", "price_batch", "price_memory", "rate")
+            keys = ["period", "price_batch", "price_memory", "rate"]
+            keys += [f"multiplier_{name}" for name in found["targets"]]
+            keys += [f"inside_{name}" for name in found["targets"]]
             found["series"] = {key: rows[:, i].copy() for i, key in enumerate(keys)}
         return found

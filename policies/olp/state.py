@@ -72,6 +72,7 @@ class OlpParams(NamedTuple):
     drift_z: float
     weights: np.ndarray  #: (8,) alpha ... zeta2, tail_eel_s, tail_ttft_s
     context_limit: np.ndarray  #: (G,) int64 [tokens]
+    targets: np.ndarray  #: (n, len(Target)) float64, tail targets, see ``targets.py``
 
 
 class Terms(NamedTuple):
@@ -97,6 +98,7 @@ class Terms(NamedTuple):
     width: int  #: devices per block of the grid
     bits: int  #: of the grid
     lookahead: int
+    joint: int  #: 1: zeta1 is earned where the start is in time, too
 
 
 class OlpMemory(NamedTuple):
@@ -110,7 +112,11 @@ class OlpMemory(NamedTuple):
     rewards: np.ndarray  #: (history,) float64, normalized
     arrivals: np.ndarray  #: (drift window,) int32, arrivals per period, a ring
     margins: np.ndarray  #: (W,) float32, margins of the last ranking, NaN where none
-    series: np.ndarray  #: (record, 4) float32: period, mean p_bat, mean p_mem, arrival rate
+    #: (record, 4 + 2 n) float32: period, mean p_bat, mean p_mem, arrival rate, multipliers, shares
+    series: np.ndarray
+    goals: np.ndarray  #: (n, targets.COLUMNS) float64, see ``targets.Goal``
+    sent: np.ndarray  #: (G, B_max, len(Sent)) float64, see ``tracking.py``; empty if no end counts
+    held: np.ndarray  #: (G,) int64, rows of it in use
 
 
 class OlpScratch(NamedTuple):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from llmroute_env.experiments.capacity.search import Fleet
 from llmroute_env.scenario import Scenario
 
@@ -48,12 +46,3 @@ def gpu_hours(gpu_count: int, makespan_s: float) -> float:
 def label(fleet: Fleet) -> str:
     """``12``, or ``9+3`` for two pools."""
     return "+".join(map(str, fleet))
-
-
-def first_guess(scenario: Scenario) -> int:
-    """Devices at which the offered load would be 1; the scenario's own where it is not known."""
-    load = float(scenario.offered_load().rho)
-    devices = sum(own(scenario))
-    if not (math.isfinite(load) and load > 0):
-        return devices
-    return max(len(own(scenario)), math.ceil(devices * load))

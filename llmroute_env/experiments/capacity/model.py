@@ -26,6 +26,10 @@ from llmroute_env.workload.table import Streams
 
 _REQUESTS: Final = 3000  #: that a device serves while it is measured
 _OVERLOAD: Final = 2.0  #: offered to it, as a multiple of what it can serve
+_FILLING: Final = 0.2  #: share of that time in which the device fills, not measured
+_SETTLED: Final = 0.1  #: relative change that ends the measurement
+_ROUNDS: Final = 8
+_LEAST_RATIO: Final = 0.05  #: of one round to the next: nothing may complete in a short episode
 _SEED: Final = 1000
 
 
@@ -92,23 +96,43 @@ def saturated_rps(scenario: Scenario, group: int, largest: int | None = None) ->
     """
     alone = _one_device(scenario, group, largest)
     load = alone.offered_load()
-    rate = _OVERLOAD * load.requests / (alone.horizon_s * load.rho)
-    # Work that the load does not foresee (prefill) only makes the overload larger.
-    horizon = int(np.ceil(_REQUESTS / (rate / _OVERLOAD) / alone.period_s))
-    saturated = alone.with_overrides(
+    rps = load.requests / (alone.horizon_s * load.rho)
+    # The load foresees no prefill, so the first rate may be far too high and its episode too short
+    # to leave the transient: measure anew at the rate just found until it no longer matters.
+    for _ in range(_ROUNDS):
+        found = _completed_rps(alone, _OVERLOAD * rps, _REQUESTS / rps)
+        settled = abs(found / rps - 1.0) < _SETTLED
+        rps = max(found, _LEAST_RATIO * rps)
+        if settled:
+            break
+    return rps
+
+
+def _completed_rps(alone: Scenario, rate: float, horizon_s: float) -> float:
+    """Completions per second of a scenario's fleet at an arrival rate."""
+    offered = alone.with_overrides(
         {
             "workload.arrivals": {"kind": "poisson", "rate": rate},
-            "horizon_periods": horizon,
+            "horizon_periods": int(np.ceil(horizon_s / alone.period_s)),
             "warmup_s": 0.0,
         }
     )
-    env = LLMRouteEnv(saturated)
-    result = evaluate(env, "round_robin", _SEED)
-    # The first fifth fills the device.
-    finish = result.log["finish_s"]
-    begin, end = 0.2 * saturated.horizon_s, saturated.horizon_s
-    completed = np.count_nonzero((finish > begin) & (finish <= end))
-    return float(completed / (end - begin))
+    finish = evaluate(LLMRouteEnv(offered), "round_robin", _SEED).log["finish_s"]
+    begin, end = _FILLING * offered.horizon_s, offered.horizon_s
+    return float(np.count_nonzero((finish > begin) & (finish <= end)) / (end - begin))
+
+
+def devices_at_full_load(scenario: Scenario, estimated: Estimate | None) -> float:
+    """Devices that serve the scenario's mean rate without a moment's rest, not rounded.
+
+    Two pools count as the model has them, other groups in the proportions of the scenario.
+    """
+    rate = scenario.offered_load().requests / scenario.horizon_s
+    if estimated is not None:
+        return sum(estimated.devices(rate))
+    fleet = [group.devices for group in scenario.cluster.fleet]
+    served = sum(n * saturated_rps(scenario, group) for group, n in enumerate(fleet))
+    return sum(fleet) * rate / served
 
 
 def proportions(scenario: Scenario, estimated: Estimate | None) -> Fleet | tuple[float, ...]:
@@ -125,7 +149,7 @@ def proportions(scenario: Scenario, estimated: Estimate | None) -> Fleet | tuple
 def _one_device(scenario: Scenario, group: int, largest: int | None) -> Scenario:
     data = scenario.to_dict()
     cluster = data["cluster"]
-    chosen = dict(cluster.pop("groups")[group])
+    chosen = dict((cluster.pop("groups") or [{"name": ""}])[group])
     chosen.pop("name")
     context = limits(scenario)[group].context_limit
     if largest is not None:

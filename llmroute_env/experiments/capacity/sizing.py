@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from llmroute_env.experiments.capacity import fleets, model
@@ -59,8 +60,8 @@ def size(
         estimate: of the scenario, for the proportions of its pools.
     """
     scenario = trials.case.scenario
-    guess = fleets.first_guess(scenario)
     pools = len(fleets.own(scenario))
+    guess = max(pools, math.ceil(model.devices_at_full_load(scenario, estimate)))
     most = max(ceiling or max(_GROWTH * guess, _LEAST_CEILING), pools)
     ray = proportional(model.proportions(scenario, estimate))
     found = smallest(trials.meets, ray, pools=pools, start=guess, most=most)

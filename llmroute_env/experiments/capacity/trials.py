@@ -107,6 +107,8 @@ class Trials:
         confidence: of the one-sided bounds.
         jobs: processes.
         progress: called with every episode that was played or found.
+        played: episodes in memory by fleet and seed, looked up first and added to; searches of
+            the same case with other objectives may share it.
     """
 
     def __init__(
@@ -119,7 +121,9 @@ class Trials:
         confidence: float = 0.95,
         jobs: int = 1,
         progress: Callable[[EpisodeRecord], None] | None = None,
+        played: dict[tuple[Fleet, int], EpisodeRecord] | None = None,
     ) -> None:
+        self.played = {} if played is None else played
         self.case, self.results, self.slos = case, results, tuple(slos)
         self.seeds, self.confidence, self.jobs = tuple(seeds), confidence, jobs
         self.progress = progress
@@ -166,14 +170,16 @@ class Trials:
         load = float(scenario.offered_load().rho)
         for seed in seeds:
             stem = self._stem(fleet, seed)
-            if stem is not None and stem.with_suffix(".json").is_file():
+            if (fleet, seed) in self.played:
+                found[seed] = self.played[fleet, seed]
+            elif stem is not None and stem.with_suffix(".json").is_file():
                 found[seed] = read_episode(stem.with_suffix(".json"), arrays=False)
             else:
                 load_known = load if math.isfinite(load) else 0.0
                 tasks.append(runner.Task(scenario, self.case.policy, seed, stem, load_known))
 
         def keep(record: EpisodeRecord) -> None:
-            found[record.seed] = record
+            found[record.seed] = self.played[fleet, record.seed] = record
 
         runner.run(tasks, jobs=self.jobs, progress=keep)
         return [found[seed] for seed in seeds]

@@ -134,8 +134,8 @@ def _client(path: Path, number: int, version: tuple[tuple[int, int], ...]) -> Cl
         shape = 1.0
         if rate > 0.0 and name in ("gamma", "weibull"):
             shape = _field(where, fields, 4, 0.0)
-            if not 0.01 <= shape <= 1e6:  # gaps all but 0, or beyond all numbers
-                raise TraceError(f"{where}: shape = {fields[4]!r}: must be from 0.01 to 1e6")
+            if not 0.01 <= shape <= 1e12:  # gaps all but 0 and beyond all numbers, or all equal
+                raise TraceError(f"{where}: shape = {fields[4]!r}: must be from 0.01 to 1e12")
         numbers.append((start, rate, shape))
         kinds.append(_DISTRIBUTIONS[name])
     if not numbers:

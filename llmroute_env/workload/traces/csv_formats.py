@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from llmroute_env.scenario.workload import Columns, Trace
 from llmroute_env.workload.traces.rows import (
@@ -24,7 +23,7 @@ from llmroute_env.workload.traces.rows import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from llmroute_env.workload.blocks import Ints
+    from llmroute_env.workload.blocks import Bools, Ints
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
@@ -83,9 +82,7 @@ def _splitwise(path: Path, options: Trace) -> RawRows:  # noqa: ARG001
     return RawRows(arrival_s, prompt, decode, lines, _SPLITWISE)
 
 
-def _refuse(
-    path: Path, text: pd.Series[str], lines: Ints, bad: NDArray[np.bool_], needed: str
-) -> None:
+def _refuse(path: Path, text: pd.Series[str], lines: Ints, bad: Bools, needed: str) -> None:
     """Raise a TraceError about the first bad row, if any."""
     rows = np.flatnonzero(bad)
     if rows.size:

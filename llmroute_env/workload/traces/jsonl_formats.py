@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from llmroute_env.scenario.workload import Trace
-from llmroute_env.workload.blocks import Chains, Floats, Ints, prefix_ids
+from llmroute_env.workload.blocks import Bools, Chains, Floats, Ints, prefix_ids
 from llmroute_env.workload.traces.rows import Format, RawRows, TraceError, place
 
 _MOONCAKE = ("timestamp", "input_length", "output_length")
@@ -20,7 +20,7 @@ _MOST_TOKENS = 2**31 - 1
 
 
 def _mooncake(path: Path, options: Trace) -> RawRows:
-    """Mooncake's traces: milliseconds, blocks of 512 tokens.
+    """Mooncake's traces: milliseconds, here since the first request; blocks of 512 tokens.
 
     Other tools write this format too, with blocks of their own: ``workload.trace.block``.
     """
@@ -28,7 +28,7 @@ def _mooncake(path: Path, options: Trace) -> RawRows:
 
 
 def _qwen(path: Path, options: Trace) -> RawRows:
-    """Qwen-Bailian's traces: seconds, blocks of 16 tokens.
+    """Qwen-Bailian's traces: seconds, here since the first request; blocks of 16 tokens.
 
     Chats and turns are not used: what turns of a chat have in common, the blocks say.
     """
@@ -38,11 +38,13 @@ def _qwen(path: Path, options: Trace) -> RawRows:
 def _parse(path: Path, options: Trace, per_second: float, block: int) -> RawRows:
     rows, lines = _objects(path)
     arrival, prompt, decode = _MOONCAKE
-    arrival_s = _numbers(path, rows, lines, arrival, 0.0) / per_second
+    times = _numbers(path, rows, lines, arrival, 0.0)
     s = _tokens(path, rows, lines, prompt, 1)
     o = _tokens(path, rows, lines, decode, 0)
-    chains = _chains(path, rows, lines, options.block or block, s)
-    return RawRows(arrival_s, s, o, lines, _MOONCAKE, chains)
+    chains, odd = _chains(path, rows, lines, options.block or block, s)
+    # Published files begin at 0; a part of one, or times since 1970, must not begin with idling.
+    arrival_s = (times - times.min()) / per_second
+    return RawRows(arrival_s, s, o, lines, _MOONCAKE, chains, odd)
 
 
 def _objects(path: Path) -> tuple[list[dict[str, Any]], Ints]:
@@ -111,8 +113,8 @@ def _fault(
 
 def _chains(
     path: Path, rows: list[dict[str, Any]], lines: Ints, block: int, prompt: Ints
-) -> Chains | None:
-    """The prefix blocks, None where no row has any.
+) -> tuple[Chains | None, Bools]:
+    """The prefix blocks, None where no row has any, and the rows whose number of them is odd.
 
     A row without blocks shares nothing. A row with more or fewer than its prompt has (whole ones,
     or one more for the rest) is believed as far as it goes, unless that is so of half the rows:
@@ -123,7 +125,7 @@ def _chains(
         if not isinstance(hashes, list):
             raise _fault(path, index, lines, rows[index], _HASHES, "must be a list of integers")
     if not any(lists):
-        return None
+        return None, np.zeros(len(rows), bool)
     length = np.array([len(hashes) for hashes in lists], np.int64)
     whole, partial = np.divmod(prompt, block)
     most = whole + (partial > 0)
@@ -140,7 +142,7 @@ def _chains(
     first = np.concatenate(([0], np.cumsum(length)))
     within = np.arange(first[-1]) - np.repeat(first[:-1], length) < np.repeat(kept, length)
     start = np.concatenate(([0], np.cumsum(kept)))
-    return Chains(block, prefix_ids(raw[within], start), start)
+    return Chains(block, prefix_ids(raw[within], start), start), odd
 
 
 def _integers(path: Path, lines: Ints, lists: list[list[Any]]) -> Ints:

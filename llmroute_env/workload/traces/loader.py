@@ -43,6 +43,7 @@ class TraceReport:
     clipped_prompt: int  #: rows whose prompt ``over_limit: clip`` cut
     clipped_decode: int  #: rows whose decode length it cut
     last_arrival_s: float  #: after ``rate_scale`` [s]
+    odd_chains: int = 0  #: replayed rows with more or fewer prefix blocks than their prompt has
 
     def describe(self) -> str:
         """One line for a person."""
@@ -54,6 +55,7 @@ class TraceReport:
             ("over_limit", "over the context limit"),
             ("clipped_prompt", "prompts clipped"),
             ("clipped_decode", "decode lengths clipped"),
+            ("odd_chains", "with more or fewer prefix blocks than their prompt"),
         ):
             count = getattr(self, name)
             if count:
@@ -85,6 +87,7 @@ def detect(path: Path, options: Trace) -> Format:
                 f"workload.trace.format = {options.format!r}: must be one of "
                 f"{', '.join(names)}{_hint(options.format, names)}"
             )
+        _head(path)  # refuses what is no data at all
         return FORMATS[options.format]
     head = _head(path)
     if options.columns is not None:  # naming columns says that it is a plain CSV
@@ -107,6 +110,11 @@ def detect(path: Path, options: Trace) -> Format:
         raise TraceError(
             f"trace {path}: its first line {head.line[:80]!r} is not a JSON object of a known "
             f"format ({headers})"
+        )
+    if len(head.header) == 6 and head.header[0].replace(".", "").isdigit():
+        raise TraceError(
+            f"trace {path}: looks like a chunk of ServeGen, which is no trace but draws requests: "
+            "workload.arrivals = {kind: servegen, path: its folder}"
         )
     raise TraceError(
         f"trace {path}: its header {head.line[:80]!r} is of no known format ({headers}); "
@@ -187,6 +195,7 @@ def load_trace(options: Trace, context_limit: int | None = None) -> TraceData:
         clipped_prompt=clipped[0],
         clipped_decode=clipped[1],
         last_arrival_s=float(arrival_s[-1]),
+        odd_chains=0 if raw.odd_chain is None else int(np.count_nonzero(raw.odd_chain[order])),
     )
     chains = None if raw.chains is None else raw.chains.take(order)
     return TraceData(arrival_s, prompt, decode, report, chains)

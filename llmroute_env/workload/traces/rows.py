@@ -13,7 +13,7 @@ import numpy as np
 
 from llmroute_env.scenario.errors import ScenarioError
 from llmroute_env.scenario.workload import Trace
-from llmroute_env.workload.blocks import Chains, Floats, Ints
+from llmroute_env.workload.blocks import Bools, Chains, Floats, Ints
 
 if TYPE_CHECKING:  # pandas takes a third of a second to import: only where a trace is read
     import pandas as pd
@@ -31,12 +31,13 @@ class TraceMissingError(TraceError):
 class RawRows:
     """Rows in file order, not yet sorted or selected. R rows."""
 
-    arrival_s: Floats  #: (R,) [s], from the first row's time where the format has dates
+    arrival_s: Floats  #: (R,) [s], as written or from the earliest row
     prompt: Ints  #: (R,) [tokens], at least 1
     decode: Ints  #: (R,) [tokens], at least 0
     line: Ints  #: (R,) line in the file, 1-based
     columns: tuple[str, str, str]  #: the file's names of the three, for messages
     chains: Chains | None = None  #: prefix blocks, where the format has them
+    odd_chain: Bools | None = None  #: (R,) rows with more or fewer blocks than their prompt
 
 
 @dataclass(frozen=True)
