@@ -27,7 +27,6 @@ from llmroute_env.training.imitation import clone
 from llmroute_env.training.scoring import Scorer
 from policies.learned.checkpoint import load, save
 
-
 #: how far apart generations of evolution are drawn, in steps, so that curves show all stages
 GENERATION_STEPS = 10_000
 
