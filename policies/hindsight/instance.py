@@ -8,7 +8,8 @@ still gives a relaxation, and `Instance.notes` says what it gives away.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -105,6 +106,18 @@ class Instance:
     def limited_by_time(self) -> bool:
         """Whether iteration times grow with the batch, so that device time is a resource."""
         return self.token_share > 0.0
+
+    def digest(self) -> str:
+        """Twelve hex digits that stand for everything a bound depends on.
+
+        Scenarios that differ in predictions alone have the same instances.
+        """
+        seen = hashlib.sha256()
+        rest = (getattr(self, each.name) for each in fields(self) if each.name != "notes")
+        for part in (*self.work, *rest):
+            if not isinstance(part, Work):
+                seen.update(np.asarray(part).tobytes())
+        return seen.hexdigest()[:12]
 
     @classmethod
     def build(cls, scenario: Scenario, requests: RequestTable) -> Instance:

@@ -30,6 +30,7 @@ BLIND: Final = frozenset(
     [
         *("random", "round_robin", "lor", "power_of_d", "vllm_dp", "least_predicted_work"),
         *("central_fifo", "sjf", "mc_sf"),
+        "learned",  # pursues the objective of its training, whatever the scenario's
     ]
 )
 
