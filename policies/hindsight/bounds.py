@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-9
 #: contiguous plans get prices of their own when the LP pauses more requests than this
 _NOTICEABLE = 1e-3
+#: defaults of the search
+KNOTS, ROUNDS = 100, 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +121,8 @@ def bound(
     scenario: Scenario,
     requests: RequestTable,
     *,
-    knots: int = 100,
-    rounds: int = 12,
+    knots: int = KNOTS,
+    rounds: int = ROUNDS,
     tolerance: float = 1e-4,
     seconds: float = np.inf,
 ) -> Bound:

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +35,9 @@ BLIND: Final = frozenset(
     ]
 )
 
+#: A policy that reads the weights, for what depends on them whoever plays.
+READER: Final = "olp"
+
 _REWARDS: Final = tuple(f"r_{name}" for name in WEIGHTS)
 _EXTRA: Final = ("price_batch", "price_memory")
 COLUMNS: Final = (
@@ -53,12 +57,12 @@ class Cell:
     scenario: Scenario
     weights: tuple[float, ...]  #: in the order of `WEIGHTS`
 
-    @property
+    @cached_property
     def of_readers(self) -> Scenario:
         """What a policy that reads the weights plays."""
         return weighted(self.scenario, self.weights)
 
-    @property
+    @cached_property
     def of_blind(self) -> Scenario:
         """What a policy plays that does not."""
         return weighted(self.scenario, (1.0,) * len(WEIGHTS))
@@ -66,6 +70,14 @@ class Cell:
     def played_by(self, policy: str) -> Scenario:
         """The scenario that a policy plays for this cell."""
         return self.of_blind if is_blind(policy) else self.of_readers
+
+    def digest_of(self, policy: str) -> str:
+        """Digest of that scenario, kept: it is asked for once per value."""
+        return self._digests[is_blind(policy)]
+
+    @cached_property
+    def _digests(self) -> tuple[str, str]:
+        return self.of_readers.digest(), self.of_blind.digest()
 
 
 @dataclass
@@ -90,8 +102,7 @@ class Episodes:
         """Episodes that have no row, seed by seed; each once however many cells want it."""
         pairs: dict[tuple[str, str], tuple[Cell, Scenario]] = {}
         for cell, policy in wanted:
-            scenario = cell.played_by(policy)
-            pairs.setdefault((scenario.digest(), policy), (cell, scenario))
+            pairs.setdefault((cell.digest_of(policy), policy), (cell, cell.played_by(policy)))
         return [
             Job(digest, cell.name, scenario, policy, seed)
             for seed in seeds
@@ -138,7 +149,7 @@ class Episodes:
         ``violation`` (1 - slo_attainment), ``inside_start`` (share of arrived requests that
         started inside the start-delay limit) and ``inside_eel`` (finished inside the EEL limit).
         """
-        rows = self.rows.get((cell.played_by(policy).digest(), policy), {})
+        rows = self.rows.get((cell.digest_of(policy), policy), {})
         return pd.Series(
             {seed: _value(rows[seed], cell, policy, key) for seed in sorted(rows)}, dtype=float
         )
