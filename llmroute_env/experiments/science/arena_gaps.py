@@ -67,8 +67,8 @@ def section(arena: Arena, bounds: Bounds, found: pd.DataFrame) -> list[str]:
         f"Percent of what no router can pass, whatever it knows: {cells} of {len(arena.cells)} "
         f"cells, {span(made['n'])} seeds each, {instances} instances in {spent:.0f} s of CPU time "
         f"({words}). Bold: the cell's best. *{PLAN}*: a clairvoyant schedule that the cluster can "
-        "carry out, in the lock-step cells; the best routing lies between it (or the best router) and 100%, "
-        "so what it lacks to 100 is the most that the bound itself can be loose.",
+        "carry out, in the lock-step cells; the best routing lies between it (or the best router) "
+        "and 100%, so what it lacks to 100 is the most that the bound itself can be loose.",
         "",
         "![share of the bound](images/arena_gaps.png)",
         "",
