@@ -140,6 +140,15 @@ def test_rows_survive_a_torn_last_line_and_are_not_played_again(small, tmp_path:
     assert episodes.missing(held.wanted(), seeds) == []
     whole = Episodes(directory / "episodes.csv")
     pd.testing.assert_frame_equal(whole.frame(), episodes.frame(), check_dtype=False)
+    frame = pd.read_csv(directory / "episodes.csv", dtype=str, keep_default_na=False)
+    frame.drop(columns="misrouted").to_csv(torn, index=False)  # before there was that key
+    older = Episodes(torn)
+    assert older.frame()["misrouted"].isna().all()
+    assert older.missing(held.wanted(), seeds) == []
+    pd.testing.assert_frame_equal(Episodes(torn).frame(), older.frame())
+    frame.drop(columns="r_beta").to_csv(torn, index=False)
+    with pytest.raises(ValueError, match="another version"):
+        Episodes(torn)
     torn.write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(ValueError, match="another version"):
         Episodes(torn)

@@ -170,12 +170,19 @@ class Episodes:
         text = self.path.read_text(encoding="utf-8")
         whole = text[: text.rfind("\n") + 1]
         lines = list(csv.DictReader(whole.splitlines()))
-        if lines and tuple(lines[0]) != COLUMNS:
+        found = tuple(lines[0]) if lines else COLUMNS
+        # A summary that has gained a key since leaves it empty; anything else is not ours.
+        older = found == tuple(name for name in COLUMNS if name in found)
+        if not older or set(COLUMNS) - set(found) - set(METRICS):
             raise ValueError(f"{self.path}: written by another version; name another directory")
         for line in lines:
-            row: dict[str, Any] = {key: _number(key, value) for key, value in line.items()}
+            row: dict[str, Any] = {key: _number(key, line.get(key, "")) for key in COLUMNS}
             self._add(row)
-        if whole != text:
+        if found != COLUMNS:
+            table = [COLUMNS, *([line.get(name, "") for name in COLUMNS] for line in lines)]
+            with self.path.open("w", encoding="utf-8", newline="") as stream:
+                csv.writer(stream, lineterminator="\n").writerows(table)
+        elif whole != text:
             self.path.write_text(whole, encoding="utf-8")
 
 
