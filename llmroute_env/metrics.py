@@ -18,6 +18,10 @@ Definitions, for the requests that arrived at or after the warm-up (the *counted
 * ``jain_length`` is Jain's fairness index of the mean slowdown, EEL / o, of four length classes,
   the quarters of the counted requests by true length: 1 when all classes are slowed alike, 1/4
   when one class suffers alone.
+* ``prefix_hit_rate`` is the share of prompt tokens that were cached when their request first joined
+  a batch, over the counted requests that did; NaN where devices have no prefix caches.
+* ``misrouted`` is the share of all counted requests that the device they were sent to rejected,
+  because it could never hold them though another one could have.
 
 Nothing to average: a mean, a percentile or a share of no request at all is NaN (an empty cell in
 the CSV files), never 0, because 0 s would be the best latency there is. Counts, rates, waits and
@@ -85,6 +89,8 @@ def _metrics() -> dict[str, Metric]:
     table |= {
         "wait_max_s": Metric("Longest wait", "s", -1),
         "jain_length": Metric("Jain index over length classes", "", 1),
+        "prefix_hit_rate": Metric("Prefix hits", "share of prompt tokens", 1),
+        "misrouted": Metric("Misrouted", "share", -1),
         "hidden_share": Metric("Periods with a hidden queue", "share", 0),
         "horizon_s": Metric("Time covered", "s", 0),
     }
@@ -177,6 +183,8 @@ def summarize(
     summary |= {
         "wait_max_s": float(lower_delay.max()) if len(lower_delay) else 0.0,
         "jain_length": _jain_over_lengths(lower_eel, decode[served]),
+        "prefix_hit_rate": _hit_rate(log, rows),
+        "misrouted": _share(rejected & (log["device"][rows] >= 0)),
         "hidden_share": _ratio(stats.hidden_periods, stats.periods),
         "horizon_s": duration,
     }
@@ -247,6 +255,18 @@ def _jain_over_lengths(eel: NDArray[np.float64], decode: NDArray[np.int64]) -> f
     if square_sum == 0.0:  # everybody waits 0 s: nobody is treated worse
         return 1.0
     return float(slowdown.sum()) ** 2 / (len(slowdown) * square_sum)
+
+
+def _hit_rate(log: Mapping[str, NDArray[Any]], rows: Any) -> float:
+    if "cached" not in log:
+        return float("nan")
+    joined = ~np.isnan(log["start_s"][rows])
+    prompt = log["prompt"][rows][joined]
+    return float(log["cached"][rows][joined].sum() / prompt.sum()) if len(prompt) else float("nan")
+
+
+def _share(found: NDArray[np.bool_]) -> float:
+    return float(np.count_nonzero(found)) / len(found) if len(found) else float("nan")
 
 
 def _where_missing(

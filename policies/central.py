@@ -19,7 +19,7 @@ from llmroute_env.jit import compiled
 from llmroute_env.spaces import Queue
 from policies.base import Build, Kernels, Policy, PolicyParameters
 from policies.ordering import heapify, pop
-from policies.startable import Fit, Room, TieMemory, measure, place, room, take
+from policies.startable import Fit, Room, TieMemory, measure, place, room, take, whole
 
 
 class CentralParams(NamedTuple):
@@ -60,7 +60,7 @@ def _in_order(
         if queue_id[i] < 0 or open_devices == 0:
             break
         need = queue[i, Queue.PROMPT] + 1.0
-        g = place(room, need, params.fit, memory.pointer[0])
+        g = place(room, need, whole(room, need - 1.0, 1.0), params.fit, memory.pointer[0])
         if g < 0:
             break  # head of the line: nobody overtakes
         if _send(i, g, need, memory, room, action):
@@ -96,7 +96,10 @@ def _shortest_first(
         i = pop(key, heap, n)
         n -= 1
         need = queue[i, Queue.PROMPT] + 1.0
-        g = place(room, need, params.fit, memory.pointer[0])
+        final = whole(
+            room, np.float64(queue[i, Queue.PROMPT]), np.float64(queue[i, Queue.PREDICTED])
+        )
+        g = place(room, need, final, params.fit, memory.pointer[0])
         if g >= 0 and _send(i, g, need, memory, room, action):
             open_devices -= 1
 
@@ -228,7 +231,11 @@ class CentralFifo(Policy):
                 int(self.parameters.fit_code), shortest_first, aging / self.spec.period_s
             ),
             TieMemory(np.zeros(1, np.int64)),
-            CentralScratch(room(self.spec.devices), np.zeros(w), np.zeros(w, np.int64)),
+            CentralScratch(
+                room(self.spec.devices, self.spec.largest, self.spec.chunk_tokens),
+                np.zeros(w),
+                np.zeros(w, np.int64),
+            ),
         )
 
     def diagnostics(self) -> dict[str, Any]:

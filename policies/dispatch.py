@@ -36,6 +36,9 @@ class DispatchParams(NamedTuple):
 
     rule: int  #: a ``Rule``
     sample: int  #: devices compared for each request; 0 for all of them
+    largest: np.ndarray  #: (G,) float64, largest s + o that a device holds [tokens]
+    uneven: bool  #: whether some devices hold larger requests than others
+    reads_length: bool  #: whether ô says where a request fits, else s alone does
 
 
 class DispatchMemory(NamedTuple):
@@ -51,6 +54,7 @@ class DispatchScratch(NamedTuple):
     score: np.ndarray  #: (G,) float64
     waiting: np.ndarray  #: (G,) float64, FIFO length with what was just sent
     up: np.ndarray  #: (G,) int64, the devices that are up, in no particular order
+    able: np.ndarray  #: (G,) int64, those of them that can hold the request
 
 
 @compiled
@@ -114,6 +118,32 @@ def _smallest(score: np.ndarray, up: np.ndarray, pointer: int, n: int) -> int:
 
 
 @compiled
+def _next(able: np.ndarray, pointer: int, n: int, devices: int) -> int:
+    """First of ``able[:n]`` at or after ``pointer``, going round."""
+    best = 0
+    for i in range(n):
+        if (able[i] - pointer) % devices < (able[best] - pointer) % devices:
+            best = i
+    return able[best]  # type: ignore[no-any-return]
+
+
+@compiled
+def _able(
+    queue: np.ndarray, i: int, params: DispatchParams, scratch: DispatchScratch, n_up: int
+) -> int:
+    """Fill ``able`` with the devices that can hold request ``i``; how many there are."""
+    final = np.float64(queue[i, Queue.PROMPT])
+    predicted = np.float64(queue[i, Queue.PREDICTED]) if params.reads_length else 1.0
+    final = min(final + max(np.rint(predicted), 1.0), params.largest.max())
+    n = 0
+    for k in range(n_up):
+        if final <= params.largest[scratch.up[k]]:
+            scratch.able[n] = scratch.up[k]
+            n += 1
+    return n
+
+
+@compiled
 def decide(
     queue: np.ndarray,
     queue_id: np.ndarray,
@@ -143,21 +173,24 @@ def decide(
     for i in range(queue_id.shape[0]):
         if queue_id[i] < 0:
             break
-        compared = n_up
-        if 0 < params.sample < n_up:
+        able, n = up, n_up
+        if params.uneven:
+            able, n = scratch.able, _able(queue, i, params, scratch, n_up)
+            if n == 0:
+                continue
+        compared = n
+        if 0 < params.sample < n:
             compared = params.sample
             for j in range(compared):  # the first steps of a Fisher-Yates shuffle
-                k = j + below(memory.rng, n_up - j)
-                up[j], up[k] = up[k], up[j]
+                k = j + below(memory.rng, n - j)
+                able[j], able[k] = able[k], able[j]
         if rule == Rule.RANDOM:
-            g = up[below(memory.rng, n_up)]
+            g = able[below(memory.rng, n)]
         elif rule == Rule.ROUND_ROBIN:
-            g = memory.pointer[0]
-            while devices[g, Device.UP] <= 0.0:
-                g = (g + 1) % devices.shape[0]
+            g = _next(able, memory.pointer[0], n, devices.shape[0])
             memory.pointer[0] = (g + 1) % devices.shape[0]
         else:
-            g = up[_smallest(score, up, memory.pointer[0], compared)]
+            g = able[_smallest(score, able, memory.pointer[0], compared)]
             memory.pointer[0] = (g + 1) % devices.shape[0]
         waiting[g] += 1.0
         if rule == Rule.TOKENS:

@@ -40,10 +40,17 @@ class LoadBalancer(Policy):
         """Return params, the memory of one fresh lane, and scratch."""
         devices = self.spec.devices
         rule, sample = self.rule()
+        largest = self.spec.largest
+        reads_length = self.information != "none"
         return Build(
-            DispatchParams(int(rule), sample),
+            DispatchParams(int(rule), sample, largest, bool(np.ptp(largest) > 0), reads_length),
             DispatchMemory(np.zeros(1, np.uint64), np.zeros(1, np.int64)),
-            DispatchScratch(np.zeros(devices), np.zeros(devices), np.zeros(devices, np.int64)),
+            DispatchScratch(
+                np.zeros(devices),
+                np.zeros(devices),
+                np.zeros(devices, np.int64),
+                np.zeros(devices, np.int64),
+            ),
         )
 
     def diagnostics(self) -> dict[str, Any]:

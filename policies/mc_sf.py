@@ -20,7 +20,7 @@ from policies.base import Build, Kernels, Policy
 from policies.central import CentralParameters
 from policies.completions import Profile, build_profile, holds, insert, plan, profile
 from policies.ordering import heapify, pop
-from policies.startable import Room, TieMemory, fits, measure, preference, room, take
+from policies.startable import Room, TieMemory, fits, measure, preference, room, take, whole
 
 
 class McSfParams(NamedTuple):
@@ -54,10 +54,13 @@ def _place(
     peaks, rooms = scratch.profile, scratch.room
     chosen = -1
     best = np.inf
+    final = whole(rooms, prompt, predicted)
     for turn in range(devices.shape[0]):
         g = (pointer + turn) % devices.shape[0]
         limit = min(rooms.limit[g], np.float64(params.context[g]))
         if not fits(rooms, g, prompt + 1.0) or limit - prompt < 1.0:
+            continue
+        if final > rooms.largest[g]:
             continue
         value = preference(rooms, g, prompt + 1.0, params.fit)
         if value >= best:
@@ -213,7 +216,12 @@ class McSf(Policy):
                 np.array(self.spec.context_limit, np.int64),
             ),
             TieMemory(np.zeros(1, np.int64)),
-            McSfScratch(room(g), profile(g, self.spec.slots), np.zeros(w), np.zeros(w, np.int64)),
+            McSfScratch(
+                room(g, self.spec.largest, self.spec.chunk_tokens),
+                profile(g, self.spec.slots),
+                np.zeros(w),
+                np.zeros(w, np.int64),
+            ),
         )
 
     def diagnostics(self) -> dict[str, Any]:

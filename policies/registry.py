@@ -41,6 +41,12 @@ _REGISTRY: dict[str, Entry] = {
     "sjf": Entry("policies.central:ShortestFirst", "predicted"),
     "mc_sf": Entry("policies.mc_sf:McSf", "predicted"),
     "olp": Entry("policies.olp.router:OnlineLp", "predicted"),
+    "lmetric": Entry("policies.cache_aware.lmetric:Lmetric", "none"),
+    "llmd": Entry("policies.cache_aware.routers:LlmdScorers", "none"),
+    "dynamo_kv": Entry("policies.cache_aware.routers:DynamoKv", "none"),
+    "sglang_cache": Entry("policies.cache_aware.routers:SglangCacheAware", "none"),
+    "linear_cache": Entry("policies.cache_aware.routers:LinearCache", "none"),
+    "prefix_priced": Entry("policies.cache_aware.lmetric:PrefixPriced", "none"),
     "dual_pool": Entry("policies.dual_pool.router:DualPool", "predicted"),
     "learned": Entry("policies.learned.policy:Learned", "predicted"),
 }

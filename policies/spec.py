@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 #: context limit of a device that has none [tokens]; small enough to add to without overflow
 NO_LIMIT = 2**31 - 1
 
@@ -24,6 +26,7 @@ class RouterSpec:
         prefill: whether devices prefill what they decode (mixed mode).
         emits_token: with ``prefill``, whether the iteration that ends a prefill emits a token.
         prefix_block: tokens in a block of the prefix caches, 0 where there are none.
+        chunk_tokens: tokens of an iteration that prefills, 0 where there is no budget.
         objective: weights and limits of the reward (``alpha`` ... ``tail_ttft_s``).
         horizon_periods: T, length of an episode [periods].
         scenario: name of the scenario.
@@ -42,6 +45,13 @@ class RouterSpec:
     prefill: bool = False
     emits_token: bool = False
     prefix_block: int = 0
+    chunk_tokens: int = 0
+
+    @property
+    def largest(self) -> np.ndarray:
+        """(G,) float64, largest s + o that a device can ever hold [tokens]."""
+        limits = self.kv_limit or (NO_LIMIT,) * self.devices
+        return np.minimum(limits, self.context_limit).astype(np.float64)
 
     @classmethod
     def from_env(cls, env: Any) -> RouterSpec:
@@ -72,6 +82,7 @@ class RouterSpec:
             prefill=bool(cluster.prefill),
             emits_token=bool(cluster.emits_token),
             prefix_block=int(cluster.prefix_block),
+            chunk_tokens=int(cluster.chunk_tokens),
         )
 
 

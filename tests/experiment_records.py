@@ -45,6 +45,8 @@ def record(
         "unfinished": int((~done).sum()),
         "rejected": 0,
         "hidden_share": 0.0,
+        "prefix_hit_rate": float("nan"),
+        "misrouted": 0.0,
         "tpot_mean_s": float("nan"),
     }
     timings = {"decision_us_p50": 1.5, "decision_us_p99": 4.0, "wall_s": 0.01}

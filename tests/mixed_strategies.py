@@ -65,7 +65,7 @@ class MixedEpisode(Episode):
         cluster = self.scenario["cluster"]
         return [
             reference_device(cluster, group)
-            for group in cluster.get("groups", [cluster])
+            for group in cluster.get("groups") or [cluster]
             for _ in range(group["devices"])
         ]
 
@@ -213,7 +213,7 @@ def chains(draw: st.DrawFn, rows: tuple[Row, ...], block: int) -> tuple[Chain, .
 def episodes(draw: st.DrawFn, modes: tuple[str, ...] = MODES) -> MixedEpisode:
     scenario = draw(scenarios(modes))
     cluster = scenario["cluster"]
-    limit = max(group["kv_limit"] for group in cluster.get("groups", [cluster]))
+    limit = max(group["kv_limit"] for group in cluster.get("groups") or [cluster])
     rows = draw(tables(scenario | {"cluster": {"kv_limit": limit}}))
     ready, texts, names = None, None, None
     if "handoff" in cluster:

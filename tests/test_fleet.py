@@ -151,3 +151,23 @@ def test_an_override_reaches_into_a_group() -> None:
     assert [group.batch_limit for group in loaded.cluster.fleet] == [8, 7]
     with pytest.raises(ScenarioError, match=r"'2' must be a number from 0 to 1"):
         Scenario.load(scenario(SHORT, LONG), {"cluster.groups.2.batch_limit": 7})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["random", "round_robin", "lor", "power_of_d", "vllm_dp", "least_predicted_work",
+     "central_fifo", "sjf", "mc_sf"],
+)  # fmt: skip
+def test_routers_choose_among_the_devices_that_can_hold_a_request(name: str) -> None:
+    """No illegal choice; and who reads exact lengths has nothing rejected at a device."""
+    data = scenario(SHORT, LONG) | {"horizon_periods": 400, "prediction": {"kind": "perfect"}}
+    env = gym.make("LLMRoute-v0", scenario=data)
+    policy = policies.make(name, env)
+    result = evaluate(env, policy, seed=5)
+    assert env.unwrapped.episode_stats().invalid_actions == 0  # type: ignore[attr-defined]
+    rejected = result.requests[result.requests["status"] == "rejected"]
+    misrouted = int((rejected["device"] >= 0).sum())
+    assert misrouted == 0 if policies.available()[name] == "predicted" else misrouted > 0
+    assert result.summary["completed"] > 10
+    stepped = evaluate(env, policies.make(name, env), seed=5, path="stepped")
+    assert stepped.summary["reward"] == result.summary["reward"]

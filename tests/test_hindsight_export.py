@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -164,9 +166,14 @@ def test_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main([*common, "--bound", "--policies", "central_fifo", "--seeds", "2"]) == 0
     printed = capsys.readouterr().out
     assert "without preemption" in printed
+    gap = re.search(r"gap: a clairvoyant schedule earns \S+, (\S+)% below the bound", printed)
+    assert gap is not None
+    assert 0.0 <= float(gap[1]) < 5.0
     gaps = pd.read_csv(tmp_path / "gaps.csv")
     assert gaps["policy"].tolist() == ["hindsight plan", "central_fifo"] * 2
     assert (gaps["share"] <= 1.0).all()
+    if find_spec("matplotlib") is not None:
+        assert (tmp_path / "gaps.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "milp.mps").read_text().endswith("ENDATA\n")
     assert main([*common, "--set", "cluster.devices=none"]) == 2
     assert capsys.readouterr().err.startswith("error: ")

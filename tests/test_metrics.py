@@ -40,7 +40,9 @@ class Stats:
 def log(*rows: dict[str, Any]) -> dict[str, np.ndarray]:
     blank = {
         "arrival_s": 0.0,
+        "prompt": 5,
         "decode": 10,
+        "device": -1,
         "status": QUEUED,
         "start_s": NAN,
         "first_token_s": NAN,
@@ -215,6 +217,8 @@ def test_nothing_to_average_is_nan_and_raises_no_warning(case: str) -> None:
     assert undefined == {key for key in summary if key.startswith(("eel_", "ttft_", "tpot_"))} | {
         "slo_attainment",
         "jain_length",
+        "prefix_hit_rate",
+        "misrouted",
     }
     assert summary["qps"] == summary["arrived"] == summary["wait_max_s"] == 0
 
@@ -228,6 +232,37 @@ def test_all_rejected() -> None:
     assert summary["rejected"] == 3
     assert np.isnan(summary["eel_mean_s"])
     assert summary["wait_max_s"] == 0.0
+
+
+def test_prefix_hits_are_a_share_of_the_prompt_tokens_that_joined_a_batch() -> None:
+    rows = [
+        completed(0.0, 0.0, 5.0, prompt=100),
+        completed(0.0, 0.0, 5.0, prompt=300),
+        {"start_s": 1.0, "prompt": 100},  # still running
+        {"prompt": 1000},  # waits
+        {"prompt": 2000, "status": REJECTED},
+        completed(-1.0, 0.0, 5.0, prompt=4000),  # arrived in the warm-up
+    ]
+    columns = log(*rows) | {"cached": np.array([0, 160, 90, 0, 0, 4000])}
+    summary = metrics.summarize(columns, Stats(), Limits())
+    assert summary["prefix_hit_rate"] == 250 / 500
+    columns["start_s"][:] = NAN
+    assert np.isnan(metrics.summarize(columns, Stats(), Limits())["prefix_hit_rate"])
+    del columns["cached"]
+    assert np.isnan(metrics.summarize(columns, Stats(), Limits())["prefix_hit_rate"])
+
+
+def test_misrouted_are_those_that_their_own_device_rejected() -> None:
+    rows = [
+        {"status": REJECTED},  # no device can hold it
+        {"status": REJECTED, "device": 0},
+        {"status": REJECTED, "device": 1},
+        completed(0.0, 0.0, 5.0, device=1),
+        {"device": 0},
+    ]
+    summary = metrics.summarize(log(*rows), Stats(), Limits())
+    assert summary["misrouted"] == 2 / 5
+    assert summary["rejected"] == 3
 
 
 def test_keys_and_their_order_are_those_of_the_table() -> None:

@@ -42,9 +42,14 @@ def naive(scene: Scene, *, order: str, fit: str, aging: float, pointer: int) -> 
     result = [-1] * len(rows)
     for i in rows:
         need = scene.queue[i].prompt + 1
+        # In the end it needs s + ô, as far as ô is read, but no more than the largest device holds.
+        length = max(round(scene.queue[i].predicted), 1) if order == "sjf" else 1
+        final = min(scene.queue[i].prompt + length, max(scene.spec.context_limit))
         options = []
         for g, gpu in enumerate(scene.gpus):
             count, kv = used[g]
+            if final > scene.spec.context_limit[g]:
+                continue
             if gpu.up and count < gpu.slots and kv + need <= gpu.kv_limit:
                 left = gpu.kv_limit - kv - need
                 value = left if fit == "best" else -left / gpu.kv_limit

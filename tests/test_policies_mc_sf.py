@@ -50,6 +50,9 @@ def naive(scene: Scene, *, skip: bool, fit: str, pointer: int) -> list[int]:
         for g, gpu in enumerate(scene.gpus):
             if not gpu.up or slots[g] <= 0 or limits[g] - request.prompt < 1:
                 continue
+            # s + ô must fit for ever, but no more is asked than the largest device holds.
+            if min(request.prompt + max(round(request.predicted), 1), max(context)) > context[g]:
+                continue
             newcomer = Stay(request.prompt, rounded(request.predicted, limits[g] - request.prompt))
             there = [*stays[g], newcomer]
             last = max(stay.left for stay in there)
@@ -94,7 +97,7 @@ def test_the_random_scenes_exercise_the_rule() -> None:
         differs += int((mine != theirs).any())
         refused_for_memory += int((theirs > 0).sum() > (mine > 0).sum())
     assert admitted > 300
-    assert differs > 50
+    assert differs > 30
     assert refused_for_memory > 20
 
 

@@ -117,6 +117,7 @@ def fake_env(**cluster: object) -> SimpleNamespace:
         "prefill": False,
         "emits_token": False,
         "prefix_block": 0,
+        "chunk_tokens": 0,
     } | cluster
     return SimpleNamespace(scenario=scenario, spec_cluster=SimpleNamespace(**spec))
 

@@ -11,6 +11,8 @@ import pytest
 
 from llmroute_env.experiments.science import (
     arena,
+    arena_front,
+    arena_gaps,
     arena_report,
     claims,
     curves,
@@ -32,7 +34,7 @@ first_seed: 1000
 seeds: 3
 family: olp
 designated: ["olp:pricing=paper"]
-policies: [round_robin, lor, central_fifo, sjf, "olp:pricing=paper"]
+policies: [round_robin, lor, central_fifo, sjf, "sjf:aging=5", "olp:pricing=paper"]
 if_available: ["olp:pricing=no_such_pricing"]
 weights:
   average: {beta: 1, gamma: 1}
@@ -138,6 +140,15 @@ def test_rows_survive_a_torn_last_line_and_are_not_played_again(small, tmp_path:
     assert episodes.missing(held.wanted(), seeds) == []
     whole = Episodes(directory / "episodes.csv")
     pd.testing.assert_frame_equal(whole.frame(), episodes.frame(), check_dtype=False)
+    frame = pd.read_csv(directory / "episodes.csv", dtype=str, keep_default_na=False)
+    frame.drop(columns="misrouted").to_csv(torn, index=False)  # before there was that key
+    older = Episodes(torn)
+    assert older.frame()["misrouted"].isna().all()
+    assert older.missing(held.wanted(), seeds) == []
+    pd.testing.assert_frame_equal(Episodes(torn).frame(), older.frame())
+    frame.drop(columns="r_beta").to_csv(torn, index=False)
+    with pytest.raises(ValueError, match="another version"):
+        Episodes(torn)
     torn.write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(ValueError, match="another version"):
         Episodes(torn)
@@ -181,13 +192,14 @@ def test_small_arena_tests_and_report(small, tmp_path: Path) -> None:
     assert len(won) == 3
     assert won["confidence"].between(0.0, 1.0 + 1e-12).all()
     tests = standings.family_tests(held, cells)
-    assert len(tests) == 3 * 4
+    assert len(tests) == 3 * 5
     assert set(tests["verdict"]) <= {"ahead", "level", "behind"}
     assert (tests["p_ahead_holm"] >= tests["p_ahead"] - 1e-15).all()
     bounds = Bounds(tmp_path / "bounds.csv")
     text = arena_report.write(held, episodes, bounds, tmp_path)
-    assert "3 scenarios × 1 weight settings × 5 policies, 3 paired seeds" in text
-    for name in ("summary", "won_by", "scores", "tests", "shares"):
+    assert "3 scenarios × 1 weight settings × 6 policies, 3 paired seeds" in text
+    assert "Mean against P99" in text
+    for name in ("summary", "won_by", "scores", "tests", "shares", "front"):
         assert len(pd.read_csv(tmp_path / f"{name}.csv")) > 0
 
 
@@ -240,22 +252,57 @@ def test_rising_needs_a_rise_and_no_fall() -> None:
     assert curves.rises(flat, "olp") == verdicts.UNDECIDED
 
 
+def test_front_is_the_textbooks(small) -> None:
+    """Nobody's means are better on both axes than a point of the front; the dominated lose."""
+    held, episodes, _ = small
+    found = arena_front.front(held, episodes)
+    for name, part in found.groupby("scenario"):
+        rivals = part[~part["family"]]
+        for row in part.itertuples():
+            others = rivals[rivals["policy"] != row.policy]
+            better = (others["mean"] <= row.mean) & (others["p99"] <= row.p99)
+            strictly = (others["mean"] < row.mean) | (others["p99"] < row.p99)
+            assert row.on_front == (not (better & strictly).any()), (name, row.policy)
+            for rival in filter(None, row.dominated_by.split(", ")):
+                other = rivals.set_index("policy").loc[rival]
+                assert other["mean"] < row.mean or other["p99"] < row.p99
+    overload = found[found["scenario"] == "overload"].set_index("policy")
+    # Heavy aging is arrival order nearly: a worse mean than shortest-first, a better tail.
+    assert overload.loc["sjf:aging=5", "mean"] > overload.loc["sjf", "mean"]
+    assert overload.loc["sjf:aging=5", "p99"] < overload.loc["sjf", "p99"]
+
+
 def test_shares_of_the_bound_are_below_one_and_bounds_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "one.yaml"
     text = SMALL[: SMALL.index("  - {name: memory")].replace("1200", "120")
+    text += """\
+  - {name: exact, base: paper-stable, load: 1.3,
+     set: {horizon_periods: 120, prediction: {kind: perfect}}}
+"""
     path.write_text(text, encoding="utf-8")
     held = arena.load(path)
     episodes = Episodes(tmp_path / "episodes.csv")
     episodes.run(episodes.missing(held.wanted(), [1000]), processes=1)
     bounds = Bounds(tmp_path / "bounds.csv")
     bounds.run(held, [1000], processes=1)
-    (cell,) = held.cells.values()
-    for policy in held.policies:
-        share, seeds = bounds.share(episodes, cell, policy)
-        assert seeds == 1
-        assert 0.5 < share.estimate <= 1.0
+    for cell in held.cells.values():
+        assert 0.9 < bounds.plan_share(cell) <= 1.0
+        for policy in held.policies:
+            share, seeds = bounds.share(episodes, cell, policy)
+            assert seeds == 1
+            assert 0.5 < share.estimate <= 1.0
+    # Predictions change no bound, so the second cell's is the first one's.
+    first, second = bounds.rows.values()
+    assert (first.instance, first.bound, first.plan) == (second.instance, second.bound, second.plan)
+    assert second.wall_cpu_s == 0.0
+    shares = arena_gaps.shares(held, episodes, bounds)
+    assert len(shares) == 2 * (len(held.policies) + 1)  # every row, and the plan's
+    assert "2 of 2 cells" in " ".join(arena_gaps.section(held, bounds, shares))
     made: list[int] = []
     again = Bounds(tmp_path / "bounds.csv")
     again.run(held, [1000], processes=1, progress=lambda: made.append(1))
     assert again.rows == bounds.rows
     assert not made
+    (tmp_path / "old.csv").write_text("digest,bound\na,1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="another version"):
+        Bounds(tmp_path / "old.csv")

@@ -70,6 +70,13 @@ def test_the_page_and_plots_come_from_the_rows_alone(
     page = targets.render(rows)
     assert page.startswith("## Tails as constraints")
     assert "4 of 4, 0.900" in page
+    assert "Not reached" not in page
+    for one in rows:  # a queue that is better than any target was
+        if one["policy"] == "central_fifo":
+            one["target_ttft_s"] = 20.0
+    page = targets.render(rows)
+    assert page.count("**Not reached:** the best P95 TTFT [s] under any target is 30") == 1
+    assert "`central_fifo` has 20" in page
     targets.plot(rows, tmp_path)
     for name in ("targets.png", "target_traces.png"):
         assert f"(images/{name})" in page

@@ -53,6 +53,19 @@ def test_table_shows_asked_metrics_and_timings(results: ResultDirectory) -> None
     assert "EEL" not in text
 
 
+def test_table_shows_prefix_hits_and_misrouted_where_there_are_any(
+    results: ResultDirectory,
+) -> None:
+    episodes = frame(results.records())
+    text = rendered(episodes, 200)
+    assert "Prefix hits" not in text
+    assert "Misrouted" not in text
+    text = rendered(episodes.assign(prefix_hit_rate=0.25, misrouted=[0.0] * 8 + [0.5]), 240)
+    assert "Prefix hits" in text
+    assert "0.2500" in text
+    assert "Misrouted" in text
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [

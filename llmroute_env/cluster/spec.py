@@ -50,6 +50,7 @@ class ClusterSpec:
         pool: (G,) name of the group that each device belongs to.
         emits_token: whether the iteration that ends a prefill emits a token.
         prefix_block: tokens in a block of the prefix caches, 0 where there are none.
+        chunk_tokens: tokens of an iteration that prefills, 0 where there is no budget.
     """
 
     batch_limit: Ints
@@ -60,6 +61,7 @@ class ClusterSpec:
     mixed: tuple[MixedTiming, ...] = ()
     emits_token: bool = False
     prefix_block: int = 0
+    chunk_tokens: int = 0
 
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> ClusterSpec:
@@ -84,6 +86,7 @@ class ClusterSpec:
             tuple(found.mixed for found, _ in devices if found.mixed is not None),
             emits_token=cluster.prefill is not None and cluster.prefill.emits_token,
             prefix_block=0 if cluster.prefix_cache is None else cluster.prefix_cache.block,
+            chunk_tokens=0 if cluster.prefill is None else cluster.prefill.chunk_tokens or 0,
         )
 
     @property
@@ -131,12 +134,11 @@ class ClusterSpec:
     def _modes(self, scenario: Scenario) -> dict[str, float]:
         """Constants of the cluster's optional parts, 0 where they are off."""
         cluster = scenario.cluster
-        prefill, handoff = cluster.prefill, cluster.handoff
-        chunk = None if prefill is None else prefill.chunk_tokens
+        handoff = cluster.handoff
         return {
-            "prefill": prefill is not None,
+            "prefill": self.prefill,
             "emits_token": self.emits_token,
-            "chunk_tokens": 0 if chunk is None else chunk,
+            "chunk_tokens": self.chunk_tokens,
             "prefix_block": self.prefix_block,
             "per_cached": self.prefix_block // cluster.kv_block,
             "text": "text" in optional_keys(scenario),

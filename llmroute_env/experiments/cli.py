@@ -150,7 +150,10 @@ def _modes(cluster: Cluster) -> str:
 def _facts(scenario: Scenario) -> dict[str, str]:
     cluster, load = scenario.cluster, scenario.offered_load()
     horizon = "as the trace" if scenario.horizon is None else f"{scenario.horizon:,} periods"
-    loads = f"batch {load.batch:.2f}, KV {load.kv:.2f}, at the peak {load.peak:.2f}"
+    loads = f"batch {load.batch:.2f}, KV {load.kv:.2f}"
+    loads += f", token budget {load.budget:.2f}" if load.budget else ""
+    loads += f", at the peak {load.peak:.2f}"
+    loads += ", nothing cached" if cluster.prefix_cache is not None else ""
     return {
         "cluster": "; ".join(
             _group(*pair) for pair in zip(cluster.fleet, limits(scenario), strict=True)

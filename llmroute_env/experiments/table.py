@@ -47,7 +47,8 @@ def comparison_tables(
     Args:
         episodes: rows of `episodes.csv`.
         comparison: rows of `comparison.csv`.
-        metrics: summary keys or timings, in the order of the columns.
+        metrics: summary keys or timings, in the order of the columns. Prefix hits follow them
+            where devices have caches, misrouted requests where there are any.
         width: columns of the terminal; metrics that do not fit beside each other follow in
             another table, so no cell is broken.
     """
@@ -57,6 +58,10 @@ def comparison_tables(
     columns = [("policy", [Text(policy) for policy in groups])]
     columns.append(("uses length", [Text(r["information"].iloc[0]) for r in groups.values()]))
     fixed = len(columns)
+    if "prefix_hit_rate" not in metrics and episodes["prefix_hit_rate"].notna().any():
+        metrics = (*metrics, "prefix_hit_rate")
+    if "misrouted" not in metrics and (episodes["misrouted"] > 0).any():
+        metrics = (*metrics, "misrouted")
     for key in metrics:
         cells = [
             _metric_cell(key, policy, rows, values, baseline) for policy, rows in groups.items()

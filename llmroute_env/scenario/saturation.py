@@ -10,6 +10,7 @@ import numpy as np
 
 from llmroute_env.scenario.cluster import Group, Prefill
 from llmroute_env.scenario.errors import ScenarioError
+from llmroute_env.scenario.mixed_load import Floats, served
 
 if TYPE_CHECKING:
     from llmroute_env.cluster.timing import IterationTiming, MixedTiming
@@ -33,6 +34,10 @@ class OfferedLoad(NamedTuple):
     min(B, M / mean KV of an active request), at its own iteration time. Requests that no device
     can hold are left out; recomputation after preemption is not foreseen. Everything is NaN
     where the scenario's trace file is missing.
+
+    Where devices prefill what they decode, iterations last longer by what they prefill and a
+    token budget is a third resource. No prompt token is taken to be cached, since hits depend on
+    the router: with prefix caches these are upper bounds, and a load above 1 may well be served.
     """
 
     batch: float  #: request-iterations offered per slot-iteration available
@@ -41,15 +46,18 @@ class OfferedLoad(NamedTuple):
     iteration_s: float  #: iteration time of a full device [s]
     requests: float  #: expected requests in an episode
     rejected_share: float  #: share of requests over the KV or context limit
+    budget: float = 0.0  #: tokens offered per token of the iterations' budget; 0 without one
 
     @property
     def rho(self) -> float:
         """The load of the resource that binds."""
-        return max(self.batch, self.kv)
+        return max(self.batch, self.kv, self.budget)
 
     @property
     def binding(self) -> str:
-        """``batch`` or ``kv``."""
+        """``batch``, ``kv`` or ``budget``."""
+        if self.budget > max(self.batch, self.kv):
+            return "budget"
         return "kv" if self.kv > self.batch else "batch"
 
 
@@ -135,6 +143,8 @@ def _offered(scenario: Scenario) -> OfferedLoad:
     if share == 0.0:
         return OfferedLoad(0.0, 0.0, 0.0, devices[0].timing.iteration_s(1, 0), requests, 1.0)
     s, o = prompt[fits].astype(np.float64), decode[fits].astype(np.float64)
+    if scenario.cluster.prefill is not None:
+        return _offered_mixed(scenario, requests, rate, peak_rate, share, s, o)
     iterations = share * float(o.mean())  # per arriving request
     kv_tokens = share * float((o * s + 0.5 * o * (o + 1.0)).mean())  # sum of s + age + 1
     kv_tokens += iterations * 0.5 * (scenario.cluster.kv_block - 1)  # the last block, half full
@@ -150,3 +160,41 @@ def _offered(scenario: Scenario) -> OfferedLoad:
     kv = rate * kv_tokens / kv_per_s
     peak = max(batch, kv) * peak_rate / rate
     return OfferedLoad(batch, kv, peak, full_s, requests, 1.0 - share)
+
+
+def _offered_mixed(
+    scenario: Scenario,
+    requests: float,
+    rate: float,
+    peak_rate: float,
+    share: float,
+    prompt: Floats,
+    decode: Floats,
+) -> OfferedLoad:
+    """The load where devices prefill what they decode; the lengths are of requests that fit."""
+    cluster = scenario.cluster
+    prefill = cluster.prefill
+    assert prefill is not None
+    batch_per_s = kv_per_s = budget_per_s = full_s = 0.0  # requests that the fleet can serve [1/s]
+    for device, group in zip(limits(scenario), cluster.fleet, strict=True):
+        assert device.mixed is not None
+        one = served(
+            device.mixed,
+            device.batch_limit,
+            device.kv_limit,
+            prefill.chunk_tokens,
+            prompt,
+            decode,
+            emits_token=prefill.emits_token,
+        )
+        held = one.kv_tokens + one.iterations * 0.5 * (cluster.kv_block - 1)
+        batch_per_s += group.devices * device.batch_limit / one.iterations / one.iteration_s
+        kv_per_s += group.devices * device.kv_limit / held / one.iteration_s
+        if prefill.chunk_tokens is not None:
+            budget_per_s += group.devices * prefill.chunk_tokens / one.tokens / one.iteration_s
+        full_s += group.devices * one.iteration_s / cluster.devices
+    served_rate = rate * share
+    batch, kv = served_rate / batch_per_s, served_rate / kv_per_s
+    budget = served_rate / budget_per_s if budget_per_s else 0.0
+    peak = max(batch, kv, budget) * peak_rate / rate
+    return OfferedLoad(batch, kv, peak, full_s, requests, 1.0 - share, budget)

@@ -12,7 +12,7 @@ from llmroute_env.training.layout import Layout
 from policies.completions import Profile
 from policies.learned.question import FeatureScratch, Question
 from policies.learned.rates import RateMemory, rate_memory
-from policies.startable import Room, TieMemory
+from policies.startable import Room, TieMemory, room
 
 Array = NDArray[Any]
 
@@ -43,7 +43,7 @@ def asked(layout: Layout, lanes: int, window: int, devices: int, slots: int, fla
     return Asked(
         np.zeros((n, window), np.int64),
         RateMemory(*(np.repeat(field[None], n, axis=0) for field in rate_memory())),
-        Room(np.zeros((n, g), np.int64), np.zeros((n, g)), np.zeros((n, g))),
+        Room(*(np.repeat(field[None], n, axis=0) for field in room(g))),
         Profile(
             np.zeros((n, g), np.int64),
             np.zeros((n, g, b), np.int64),
@@ -78,7 +78,7 @@ def scratch_of(lanes: Asked, i: int) -> FeatureScratch:
     """Lane ``i``'s profile of its devices, as views."""
     p, r = lanes.profile, lanes.room
     return FeatureScratch(
-        Room(r.slots[i], r.free[i], r.limit[i]),
+        Room(r.slots[i], r.free[i], r.limit[i], r.budget[i], r.largest[i], r.chunk[i]),
         Profile(
             p.n[i],
             p.left[i],

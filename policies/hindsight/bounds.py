@@ -60,7 +60,7 @@ import numpy as np
 
 from policies.hindsight.dual import Dual, Prices
 from policies.hindsight.instance import Floats, HindsightError, Instance
-from policies.hindsight.search import Found, search
+from policies.hindsight.search import Effort, Found, search
 
 if TYPE_CHECKING:
     from llmroute_env.scenario import Scenario
@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-9
 #: contiguous plans get prices of their own when the LP pauses more requests than this
 _NOTICEABLE = 1e-3
+#: defaults of the search
+KNOTS, ROUNDS = 100, 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +83,7 @@ class Bound:
         unpreempted: no routing without a preemption earns more, see also `given`; with iteration
             times that grow with the batch the same as ``value``.
         status: ``unconstrained`` (every request can start at once, the bound is what that earns),
-            ``converged`` (within 1e-4 of the best prices on these knots) or ``stopped``.
+            ``converged`` (within the tolerance of the best prices on these knots) or ``stopped``.
         slots: N of the time grid.
         requests: requests that can earn anything.
         columns: columns of the last LPs.
@@ -116,7 +118,13 @@ class Bound:
 
 
 def bound(
-    scenario: Scenario, requests: RequestTable, *, knots: int = 100, rounds: int = 12
+    scenario: Scenario,
+    requests: RequestTable,
+    *,
+    knots: int = KNOTS,
+    rounds: int = ROUNDS,
+    tolerance: float = 1e-4,
+    seconds: float = np.inf,
 ) -> Bound:
     """Bound the realized reward of an episode from above.
 
@@ -125,28 +133,41 @@ def bound(
         requests: the episode's requests, ``env.unwrapped.requests`` after ``reset``.
         knots: knots of the prices over the horizon; more are tighter and slower.
         rounds: most LPs to solve in each phase of the search; 0 leaves it at the descent.
+        tolerance: share of the bound that further LPs need not win.
+        seconds: CPU time after which no LP is begun. The best prices so far bound as validly as
+            any; with a limit that is reached, the bound depends on the speed of the machine.
 
     Raises:
         HindsightError: an episode too large, or arguments out of range.
     """
-    bounded, _ = bound_and_order(Instance.build(scenario, requests), knots=knots, rounds=rounds)
-    return bounded
+    one = Instance.build(scenario, requests)
+    return bound_and_order(one, knots=knots, rounds=rounds, tolerance=tolerance, seconds=seconds)[0]
 
 
-def bound_and_order(one: Instance, *, knots: int, rounds: int) -> tuple[Bound, Found]:
+def bound_and_order(
+    one: Instance,
+    *,
+    knots: int,
+    rounds: int,
+    tolerance: float = 1e-4,
+    seconds: float = np.inf,
+) -> tuple[Bound, Found]:
     """`bound` of an instance, and the search without preemption, whose order makes a plan."""
     began = time.perf_counter()
     if knots < 1 or rounds < 0:
         raise HindsightError(
             f"knots = {knots}, rounds = {rounds}: at least 1 knot and 0 rounds are needed"
         )
-    any_plan = search(one, knots, rounds, preemption=True)
+    if not (tolerance >= 0.0 and seconds >= 0.0):
+        raise HindsightError(f"tolerance = {tolerance}, seconds = {seconds}: must be at least 0")
+    effort = Effort(knots, rounds, tolerance, time.process_time() + seconds)
+    any_plan = search(one, effort, preemption=True)
     found, ladders = any_plan, [_ladder(one, any_plan.prices)]
     columns, status = any_plan.columns, any_plan.status
     if one.limited_by_time:  # a slow iteration is a pause too, so no plan need be contiguous
         ladders = [ladders[0][-1:]]
-    elif any_plan.pausing > _NOTICEABLE:
-        found = search(one, knots, rounds, preemption=False)
+    elif any_plan.pausing > _NOTICEABLE and not effort.is_over:
+        found = search(one, effort, preemption=False)
         ladders.append(_ladder(one, found.prices))
         columns += found.columns
         status = "stopped" if "stopped" in (status, found.status) else status

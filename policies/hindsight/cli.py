@@ -10,9 +10,11 @@ from pathlib import Path
 from llmroute_env.command_line import Parser
 from llmroute_env.scenario import Scenario
 from llmroute_env.scenario.overrides import parse_assignments
-from policies.hindsight.bounds import bound
+from policies.hindsight.bounds import ROUNDS, bound_and_order
 from policies.hindsight.exports import FORMATS, MODELS, cut, draw, export
-from policies.hindsight.gaps import gap_table, summarize_gaps
+from policies.hindsight.gaps import gap_line, gap_table, plot_gaps, summarize_gaps
+from policies.hindsight.instance import Instance
+from policies.hindsight.plans import plan
 
 _EXAMPLES = """\
 examples:
@@ -90,10 +92,13 @@ def _run(given: argparse.Namespace) -> None:
         if path is not None:
             print(path)
     if given.bound:
-        found = bound(short, requests, knots=given.knots)
+        one = Instance.build(short, requests)
+        found, prices = bound_and_order(one, knots=given.knots, rounds=ROUNDS)
         print(f"bound {found.value:.10g} ({found.status}, {found.seconds:.1f} s)")
         print(f"without preemption {found.unpreempted:.10g}")
         print("\n".join(f"loose: {note}" for note in found.looseness))
+        planned = plan(one, prices.order, requests).reward if one.exact else None
+        print(gap_line(found, planned))
     policies = [name for name in given.policies.split(",") if name]
     if policies:
         seeds = range(given.seed, given.seed + given.seeds)
@@ -101,4 +106,6 @@ def _run(given: argparse.Namespace) -> None:
         path = given.out / "gaps.csv"
         table.to_csv(path, index=False)
         print(path)
+        plotted = plot_gaps(table, given.out / "gaps.png")
+        print(plotted or "gaps.png: not drawn, matplotlib is not installed (the report extra)")
         print(summarize_gaps(table).to_string(float_format=lambda value: f"{value:.6g}"))

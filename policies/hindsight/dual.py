@@ -37,6 +37,10 @@ class Basis:
     def __init__(self, slots: int, widths: list[int]) -> None:
         self.hats = [_hats(slots, width) for width in widths]
         self.sizes = [hat.shape[1] for hat in self.hats]
+        self.spots = [  # slots of the knots; the last may lie past the end
+            np.minimum(np.arange(size) * width, slots - 1)
+            for size, width in zip(self.sizes, widths, strict=True)
+        ]
         self.weights: Floats = np.concatenate([hat.sum(axis=0) for hat in self.hats])
 
     def expand(self, knots: Floats) -> Prices:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from policies.hindsight.bounds import Bound, bound_and_order
-from policies.hindsight.instance import Instance
+from policies.hindsight.instance import LOCK_STEP, Instance
 from policies.hindsight.plans import plan
 
 if TYPE_CHECKING:
@@ -66,6 +68,51 @@ def gap_table(
             rows.append(_row(found, PLAN, seed, plan(one, prices.order, requests).reward, 0))
         rows += [gap_row(found, evaluate(env, policy, seed)) for policy in policies]
     return pd.DataFrame(rows)
+
+
+def gap_line(found: Bound, planned: float | None) -> str:
+    """One line on how much of the bound a clairvoyant schedule reaches.
+
+    Args:
+        found: the bound.
+        planned: reward of the schedule, None where iterations are not slots.
+    """
+    if planned is None:
+        return f"gap: no schedule to compare with, a plan needs lock-step ({LOCK_STEP})"
+    gap = 1.0 - found.share(planned)
+    return (
+        f"gap: a clairvoyant schedule earns {planned:.10g}, {100.0 * gap:.3f}% below the bound; "
+        "the optimum lies between"
+    )
+
+
+def plot_gaps(table: pd.DataFrame, path: Path) -> Path | None:
+    """Share of the bound by policy, a dot per seed and a bar at the mean.
+
+    Args:
+        table: of `gap_table`.
+        path: PNG file to write.
+
+    Returns:
+        The file, or None when matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        return None
+    from llmroute_env.experiments import style
+
+    order = list(summarize_gaps(table).index)
+    with style.look():
+        figure = style.new_figure(6.4, 1.0 + 0.34 * len(order))
+        (axes,) = style.subplots(figure, 1, 1)
+        for at, policy in enumerate(order):
+            shares = 100.0 * table.loc[table["policy"] == policy, "share"].to_numpy()
+            color = style.PALETTE[at % len(style.PALETTE)]
+            axes.plot(shares, np.full(len(shares), at), "o", color=color, alpha=0.5, markersize=4)
+            axes.plot([shares.mean()] * 2, [at - 0.3, at + 0.3], color=color, linewidth=2.0)
+        axes.set_yticks(range(len(order)), [style.short(policy) for policy in order])
+        axes.set_ylim(len(order) - 0.5, -0.5)
+        axes.set_xlabel("share of the hindsight bound [%]")
+        return style.save(figure, path)
 
 
 def summarize_gaps(table: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,8 @@ still gives a relaxation, and `Instance.notes` says what it gives away.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -106,6 +107,18 @@ class Instance:
         """Whether iteration times grow with the batch, so that device time is a resource."""
         return self.token_share > 0.0
 
+    def digest(self) -> str:
+        """Twelve hex digits that stand for everything a bound depends on.
+
+        Scenarios that differ in predictions alone have the same instances.
+        """
+        seen = hashlib.sha256()
+        rest = (getattr(self, each.name) for each in fields(self) if each.name != "notes")
+        for part in (*self.work, *rest):
+            if not isinstance(part, Work):
+                seen.update(np.asarray(part).tobytes())
+        return seen.hexdigest()[:12]
+
     @classmethod
     def build(cls, scenario: Scenario, requests: RequestTable) -> Instance:
         """The instance of a scenario and the requests of one of its episodes.
@@ -114,10 +127,14 @@ class Instance:
             HindsightError: more slots and requests than can be handled.
         """
         spec = ClusterSpec.from_scenario(scenario)
+        if spec.prefill:
+            raise HindsightError(
+                f"scenario {scenario.name}: cluster.prefill has to be null, the bound knows only "
+                "devices that decode"
+            )
         constants = spec.constants(scenario)[0]
-        timing, cluster = spec.timing[0], scenario.cluster
+        clock, cluster = _Clock.of(spec), scenario.cluster
         period, horizon = int(constants["period_ns"]), int(constants["horizon_ns"])
-        constant = timing.kv_s == 0.0 and timing.prefill_s == 0.0 and np.ptp(timing.base_s) == 0.0
 
         arrival = np.rint(requests.arrival_s * NANOSECONDS).astype(np.int64)
         seen = -(-arrival // period) * period
@@ -127,8 +144,8 @@ class Instance:
         prompt, decode = requests.prompt[rows], requests.decode[rows]
 
         shortest = int(prompt.min()) + 1 if len(rows) else 2
-        slot = max(to_ns(float(timing.base_s[1] + timing.kv_s * shortest)), 1)
-        exact = constant and period % slot == 0
+        slot = max(to_ns(clock.alone_s + clock.kv_s * shortest), 1)
+        exact = clock.constant and period % slot == 0 and cluster.handoff is None
         lag = 0 if exact else 1  # off the devices' own grid, events may lie a slot earlier
         slots = horizon // slot if exact else -(-horizon // slot) + 1
         if slots * max(len(rows), 1) > _MOST_WORK:
@@ -160,10 +177,8 @@ class Instance:
             zeta2=float(objective.zeta2),
         )
         blocks = spec.kv_limit // cluster.kv_block
-        full = np.arange(1, len(timing.base_s))
         # A hair less than the truth, for the rounding of durations to nanoseconds.
         per_slot = NANOSECONDS / slot * (1.0 - 1e-7)
-        longest = timing.iteration_s(timing.batch_limit, int(spec.kv_limit.max()))
         return cls(
             work=work,
             rows=rows,
@@ -175,24 +190,63 @@ class Instance:
             kv_limit=spec.kv_limit,
             kv_block=cluster.kv_block,
             reserve=np.floor(blocks * cluster.kv_watermark).astype(np.int64) * cluster.kv_block,
-            token_share=0.0 if constant else float((timing.base_s[1:] / full).min()) * per_slot,
-            kv_share=0.0 if constant else timing.kv_s * per_slot,
-            reach=0 if constant else int(np.ceil(longest * NANOSECONDS / slot)),
-            notes=_notes(exact, constant, cluster.kv_block, slot, cluster.head_of_line_skip),
+            token_share=0.0 if clock.constant else clock.token_s * per_slot,
+            kv_share=0.0 if clock.constant else clock.kv_s * per_slot,
+            reach=0 if clock.constant else int(np.ceil(clock.longest_s * NANOSECONDS / slot)),
+            notes=_notes(scenario, clock, slot, exact),
         )
 
 
-def _notes(exact: bool, constant: bool, block: int, slot: int, skip: bool) -> tuple[str, ...]:
+class _Clock(NamedTuple):
+    """Iteration times of a fleet; of unlike devices the fastest in each respect."""
+
+    alone_s: float  #: of a batch of one, without its KV [s]
+    token_s: float  #: least share of an iteration that one of its requests takes [s]
+    kv_s: float  #: per KV token [s]
+    longest_s: float  #: longest iteration without recomputation [s]
+    constant: bool  #: whether all iterations of all devices last the same
+    unlike: bool  #: whether devices differ
+
+    @classmethod
+    def of(cls, spec: ClusterSpec) -> _Clock:
+        longest = [
+            timing.iteration_s(timing.batch_limit, int(kv))
+            for timing, kv in zip(spec.timing, spec.kv_limit, strict=True)
+        ]
+        shares = [
+            (timing.base_s[1:] / np.arange(1, len(timing.base_s))).min() for timing in spec.timing
+        ]
+        alone = [float(timing.base_s[1]) for timing in spec.timing]
+        flat = all(
+            timing.kv_s == 0.0 and timing.prefill_s == 0.0 and np.ptp(timing.base_s) == 0.0
+            for timing in spec.timing
+        )
+        return cls(
+            min(alone),
+            float(min(shares)),
+            min(timing.kv_s for timing in spec.timing),
+            max(longest),
+            flat and len(set(alone)) == 1,
+            len(set(longest)) > 1,
+        )
+
+
+def _notes(scenario: Scenario, clock: _Clock, slot: int, exact: bool) -> tuple[str, ...]:
+    cluster = scenario.cluster
     notes = ["devices are pooled, as if packing requests onto them lost nothing"]
     if not exact:
         notes.append(f"start and end up to one slot early ({slot / NANOSECONDS:g} s)")
-    if not constant:
+    if not clock.constant:
         notes.append(
             "a request's own iterations are as fast as those of a batch of one; recomputation "
             "after preemption takes no time"
         )
-    if block > 1:
-        notes.append(f"KV in tokens, not in blocks of {block}")
-    if skip:
+    if clock.unlike:
+        notes.append("all devices are as fast as the fastest")
+    if cluster.handoff is not None:
+        notes.append("prompts arrive at a device at once")
+    if cluster.kv_block > 1:
+        notes.append(f"KV in tokens, not in blocks of {cluster.kv_block}")
+    if cluster.head_of_line_skip:
         notes.append("head-of-line skip: a preempted request keeps no batch slot")
     return tuple(notes)

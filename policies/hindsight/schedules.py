@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from policies.hindsight.instance import Floats, Instance, Ints
 
+#: what tells a schedule from others: its request, and a hash of its slots
+Key = tuple[int, int]
+
 
 class Schedules(NamedTuple):
     """C schedules: the slots in which each runs, in ascending order.
@@ -37,7 +40,7 @@ class Schedules(NamedTuple):
         waits: NDArray[np.bool_] = self.end(one) - self.begin > self.length
         return waits
 
-    def keys(self) -> list[tuple[int, int]]:
+    def keys(self) -> list[Key]:
         """Request and hash of its slots, to tell schedules apart."""
         parts = np.split(self.slot, np.cumsum(self.length))[:-1]
         return [(int(j), hash(part.tobytes())) for j, part in zip(self.request, parts, strict=True)]

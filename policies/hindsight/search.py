@@ -1,12 +1,14 @@
-"""The search for prices: descent from zero, then column generation with HiGHS."""
+"""The search for prices: a coarse start, a descent, then column generation with HiGHS."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from policies.hindsight.coarse import start
 from policies.hindsight.descent import Point, trajectory
 from policies.hindsight.dual import Basis, Dual, Prices
 from policies.hindsight.instance import Floats, Instance, Ints
@@ -14,11 +16,9 @@ from policies.hindsight.master import Master
 from policies.hindsight.schedules import Schedules, from_runs
 
 #: evaluations of the descent, and how many of its last ones give the first columns
-_DESCENT, _COLUMNS = 80, 8
+_DESCENT, _COLUMNS = 40, 8
 #: gap of the descent's first target, as a share of the value
-_GAP = 0.02
-#: column generation ends when no prices on these knots can improve the bound by more (a share)
-_CONVERGED = 1e-4
+_GAP = 0.005
 #: prices that are tried after each LP, as shares of the way from the best ones to the LP's
 _SHARES = (0.3, 1.0)
 #: from (K,) knots to the dual value there and the schedules that attain it
@@ -32,7 +32,7 @@ class Found:
     Attributes:
         prices: (N,) of each resource, the best found.
         status: ``unconstrained`` (everything fits when all start at once), ``converged`` or
-            ``stopped``, when more rounds might have lowered the bound.
+            ``stopped``, when more rounds or time might have lowered the bound.
         columns: columns of the last LP.
         order: (R,) requests in the order in which the LP starts them.
         pausing: requests that the LP pauses, fractions added up; with none, schedules without
@@ -46,15 +46,38 @@ class Found:
     pausing: float
 
 
-def search(one: Instance, knots: int, rounds: int, *, preemption: bool) -> Found:
-    """Minimise the dual over prices on about ``knots`` knots, in at most ``rounds`` LPs a phase.
+@dataclass(frozen=True)
+class Effort:
+    """How long to search.
+
+    Attributes:
+        knots: of the prices, about so many a resource.
+        rounds: most LPs in each phase.
+        tolerance: column generation ends when no prices on these knots can improve the bound by
+            more than this share.
+        until: CPU time of the process (`time.process_time`) after which no LP is begun [s].
+    """
+
+    knots: int
+    rounds: int
+    tolerance: float = 1e-4
+    until: float = np.inf
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return time.process_time() >= self.until
+
+
+def search(one: Instance, effort: Effort, *, preemption: bool) -> Found:
+    """Minimise the dual over prices on knots.
 
     The first phase allows one pause, after a request's first iteration, the second any (see
     `pricing`). Any prices give a valid bound, so nothing depends on HiGHS' tolerances or on
     convergence but how low it is.
     """
     dual = Dual(one)
-    width = max(1, round(one.slots / knots))
+    width = max(1, round(one.slots / effort.knots))
     basis = Basis(one.slots, [width] * dual.resources)
 
     def quick(at: Floats) -> tuple[float, Schedules]:
@@ -72,22 +95,23 @@ def search(one: Instance, knots: int, rounds: int, *, preemption: bool) -> Found
 
     master = Master(dual, basis)
     best = Point(nothing, np.inf)
-    descent = trajectory(dual, basis, nothing, _DESCENT, _GAP, pause=preemption)
+    begun = start(dual, basis, pause=preemption)
+    descent = trajectory(dual, basis, begun, _DESCENT, _GAP, pause=preemption)
     for step, (point, begin, resume) in enumerate(descent):
         if point.value < best.value:
             best = point
         if step >= _DESCENT - _COLUMNS:
             master.add(from_runs(one, begin, resume))
-    best, value = _generate(master, quick, best, rounds)
+    best, value = _generate(master, quick, best, effort)
     if preemption:
-        best, value = _generate(master, exact, Point(best.knots, np.inf), rounds, value)
-    status = "converged" if _close(best.value, value) else "stopped"
+        best, value = _generate(master, exact, Point(best.knots, np.inf), effort, value)
+    status = "converged" if _close(best.value, value, effort) else "stopped"
     prices = basis.expand(best.knots)
     return Found(prices, status, master.columns, master.order(), master.pausing())
 
 
 def _generate(
-    master: Master, oracle: Oracle, best: Point, rounds: int, value: float = -np.inf
+    master: Master, oracle: Oracle, best: Point, effort: Effort, value: float = -np.inf
 ) -> tuple[Point, float]:
     """Column generation: the best prices and the value of the last LP.
 
@@ -95,22 +119,22 @@ def _generate(
         master: the LP so far.
         oracle: dual value and columns at some prices.
         best: prices to start from.
-        rounds: most LPs to solve.
+        effort: when to end.
         value: value of the last LP, if there was one.
     """
     dual_value, made = oracle(best.knots)
     best = Point(best.knots, dual_value)
     master.add(made)
-    for _ in range(rounds):
-        if _close(best.value, value):
+    for _ in range(effort.rounds):
+        if _close(best.value, value, effort) or effort.is_over:
             break
         solved = master.solve()
         if solved is None:
             break
         value, at = solved
-        start, added = best.knots, 0
+        begun, added = best.knots, 0
         for share in _SHARES:
-            knots = start + share * (at - start)
+            knots = begun + share * (at - begun)
             dual_value, made = oracle(knots)
             added += master.add(made)
             if dual_value < best.value:
@@ -120,5 +144,5 @@ def _generate(
     return best, value
 
 
-def _close(upper: float, lower: float) -> bool:
-    return upper - lower <= _CONVERGED * abs(upper)
+def _close(upper: float, lower: float, effort: Effort) -> bool:
+    return upper - lower <= effort.tolerance * abs(upper)

@@ -50,23 +50,22 @@ _LEFT_OUT: Final = """## What remains, and why
 
 - **Launch of the all-reduce.** Vidur adds 20 µs to each of the two all-reduces of a layer, 3.2 ms
   an iteration of 80 layers. The profile has the kernel's time; whether the launch is hidden behind
-  the kernels before it depends on the engine (with captured graphs it is). It is the largest
+  the kernels before it depends on the engine (with captured graphs it can be). It is the largest
   difference by far.
-- **Reading a noisy profile.** The all-reduces of small messages scatter between 15 and 67 µs in the
+- **Reading a noisy profile.** All-reduces of up to a megabyte scatter between 10 and 67 µs in the
   profile itself, from one size to the next, and decode attention has steps by batch size. Vidur's
   random forests follow single rows; our fits are smooth and monotone. The last rows of the tables
   show what the other reading changes: one or two percent of an iteration, in both directions.
-- **Queueing multiplies.** In the two runs with short prompts every slot is taken, and prefill
-  completion is mostly the wait for one: there a percent of iteration time is several percent of the
-  wait, as the tables show. An engine model that is known to a percent cannot predict such a mean to
-  five.
-- **Small conventions of Vidur that are not represented:** it rounds the KV length of a request up
-  to a multiple of 64, adds 10% to prefill attention when several chunks share an iteration, and
-  charges decode attention nothing in an iteration that only prefills (here its launch is always
-  paid, 1.6 ms).
-- **The router's clock.** Here it decides every 2 ms, there at each arrival.
-- **One KV token.** A decoding request holds s + emitted + 1 tokens in the coming iteration, the
-  rule of the decode-only model; with a first token from the prefill an engine holds one less.
+- **Queueing multiplies.** In the two runs with short prompts the slots are full much of the time,
+  and prefill completion is mostly the wait for one: there a percent of iteration time is several
+  percent of the wait, as the tables show. An engine model that is known to a percent cannot predict
+  such a mean to five.
+- **What is not represented**, each below 0.3% of mean TPOT (measured in `tests/test_fidelity.py`
+  with the plain-Python reference): Vidur rounds the KV length of decoding requests up to a multiple
+  of 64, adds 10% to prefill attention when several chunks share an iteration, and charges no decode
+  attention in an iteration that only prefills, where we pay its launch (1.6 ms); a decoding request
+  holds s + emitted + 1 tokens here, the rule of the decode-only model, one more than an engine
+  whose prefill emits the first token; and the router decides every 2 ms, not at each arrival.
 
 ## What the model leaves out
 
@@ -123,7 +122,7 @@ def page(errors: pd.DataFrame, runs: Sequence[Run], variants: Sequence[Variant])
         lines += [f"### {run.title}", ""]
         labels = [_measure(key).label for key in _CAUSES]
         rows = [
-            [variant.label, *(f"{_error(errors, run, variant.key, key):+.1f}" for key in _CAUSES)]
+            [variant.label, *(_signed(_error(errors, run, variant.key, key)) for key in _CAUSES)]
             for variant in variants
         ]
         lines += markdown.table(["", *labels], rows)
@@ -142,7 +141,7 @@ def _main_table(errors: pd.DataFrame, runs: Sequence[Run]) -> tuple[list[str], l
                     run.title,
                     measure.label,
                     f"{found[0]['vidur']:.4g} {measure.unit}",
-                    *(f"{row['error_percent']:+.1f}" for row in found),
+                    *(_signed(row["error_percent"]) for row in found),
                     f"{measure.aim:g}",
                 ]
             )
@@ -164,6 +163,10 @@ def _verdict(errors: pd.DataFrame) -> str:
         missed = rows[rows["error_percent"].abs() >= rows["measure"].map(aims)]
         words.append(f"{name} the aim in {len(rows) - len(missed)} of {len(rows)} numbers.")
     return " ".join(words)
+
+
+def _signed(percent: float) -> str:
+    return f"{round(percent, 1) + 0.0:+.1f}"  # no negative zero
 
 
 def _measure(key: str) -> Measure:

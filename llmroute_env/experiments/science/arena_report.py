@@ -10,7 +10,7 @@ import pandas as pd
 from llmroute_env.experiments import style
 from llmroute_env.experiments.records import write_csv, write_text
 from llmroute_env.experiments.science import arena as arenas
-from llmroute_env.experiments.science import standings
+from llmroute_env.experiments.science import arena_front, arena_gaps, standings
 from llmroute_env.experiments.science.arena import Arena
 from llmroute_env.experiments.science.bounds import Bounds
 from llmroute_env.experiments.science.episodes import Episodes
@@ -27,7 +27,8 @@ def write(arena: Arena, episodes: Episodes, bounds: Bounds, out: Path) -> str:
         "won_by": standings.won_by(arena, cells),
         "scores": standings.scores(arena, cells),
         "tests": standings.family_tests(arena, cells),
-        "shares": _shares(arena, episodes, bounds),
+        "shares": arena_gaps.shares(arena, episodes, bounds),
+        "front": arena_front.front(arena, episodes),
     }
     if not len(frames["won_by"]):
         raise ValueError(f"{out}: a comparison needs two seeds that every policy played")
@@ -40,22 +41,12 @@ def write(arena: Arena, episodes: Episodes, bounds: Bounds, out: Path) -> str:
     else:
         with style.look():
             _heatmap(arena, cells, out / "images" / "arena.png")
-    text = "\n".join(_section(arena, episodes, frames))
+            arena_front.plot(arena, frames["front"], out / "images" / "arena_front.png")
+            if frames["shares"]["share"].notna().any():
+                arena_gaps.plot(arena, frames["shares"], out / "images" / "arena_gaps.png")
+    text = "\n".join(_section(arena, episodes, bounds, frames))
     write_text(out / "arena.md", text)
     return text
-
-
-def _shares(arena: Arena, episodes: Episodes, bounds: Bounds) -> pd.DataFrame:
-    """One row per cell and policy: mean share of the hindsight bound, and its seeds."""
-    rows = []
-    for (name, weighting), cell in arena.cells.items():
-        for policy in arena.policies:
-            share, seeds = bounds.share(episodes, cell, policy)
-            rows.append(
-                {"scenario": name, "weights": weighting, "policy": policy, "n": seeds}
-                | {"share": share.estimate, "low": share.low, "high": share.high}
-            )
-    return pd.DataFrame(rows)
 
 
 def _share(shares: pd.DataFrame, row: Row, policy: str) -> str:
@@ -65,7 +56,9 @@ def _share(shares: pd.DataFrame, row: Row, policy: str) -> str:
     return "" if np.isnan(value_) else f"{100.0 * value_:.2f}%"
 
 
-def _section(arena: Arena, episodes: Episodes, frames: dict[str, pd.DataFrame]) -> list[str]:
+def _section(
+    arena: Arena, episodes: Episodes, bounds: Bounds, frames: dict[str, pd.DataFrame]
+) -> list[str]:
     won, scores, tests = frames["won_by"], frames["scores"], frames["tests"]
     shares = frames["shares"]
     skipped = [f"`{policy}` did not play: {why}." for policy, why in arena.skipped.items()]
@@ -126,6 +119,8 @@ def _section(arena: Arena, episodes: Episodes, frames: dict[str, pd.DataFrame]) 
             2,
         ),
         *_tests(arena, tests),
+        *arena_gaps.section(arena, bounds, shares),
+        *arena_front.section(arena, frames["front"]),
         *_metrics(arena, frames["summary"]),
     ]
 

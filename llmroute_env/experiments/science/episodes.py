@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,8 +31,12 @@ BLIND: Final = frozenset(
     [
         *("random", "round_robin", "lor", "power_of_d", "vllm_dp", "least_predicted_work"),
         *("central_fifo", "sjf", "mc_sf"),
+        "learned",  # pursues the objective of its training, whatever the scenario's
     ]
 )
+
+#: A policy that reads the weights, for what depends on them whoever plays.
+READER: Final = "olp"
 
 _REWARDS: Final = tuple(f"r_{name}" for name in WEIGHTS)
 _EXTRA: Final = ("price_batch", "price_memory")
@@ -52,12 +57,12 @@ class Cell:
     scenario: Scenario
     weights: tuple[float, ...]  #: in the order of `WEIGHTS`
 
-    @property
+    @cached_property
     def of_readers(self) -> Scenario:
         """What a policy that reads the weights plays."""
         return weighted(self.scenario, self.weights)
 
-    @property
+    @cached_property
     def of_blind(self) -> Scenario:
         """What a policy plays that does not."""
         return weighted(self.scenario, (1.0,) * len(WEIGHTS))
@@ -65,6 +70,14 @@ class Cell:
     def played_by(self, policy: str) -> Scenario:
         """The scenario that a policy plays for this cell."""
         return self.of_blind if is_blind(policy) else self.of_readers
+
+    def digest_of(self, policy: str) -> str:
+        """Digest of that scenario, kept: it is asked for once per value."""
+        return self._digests[is_blind(policy)]
+
+    @cached_property
+    def _digests(self) -> tuple[str, str]:
+        return self.of_readers.digest(), self.of_blind.digest()
 
 
 @dataclass
@@ -89,8 +102,7 @@ class Episodes:
         """Episodes that have no row, seed by seed; each once however many cells want it."""
         pairs: dict[tuple[str, str], tuple[Cell, Scenario]] = {}
         for cell, policy in wanted:
-            scenario = cell.played_by(policy)
-            pairs.setdefault((scenario.digest(), policy), (cell, scenario))
+            pairs.setdefault((cell.digest_of(policy), policy), (cell, cell.played_by(policy)))
         return [
             Job(digest, cell.name, scenario, policy, seed)
             for seed in seeds
@@ -137,7 +149,7 @@ class Episodes:
         ``violation`` (1 - slo_attainment), ``inside_start`` (share of arrived requests that
         started inside the start-delay limit) and ``inside_eel`` (finished inside the EEL limit).
         """
-        rows = self.rows.get((cell.played_by(policy).digest(), policy), {})
+        rows = self.rows.get((cell.digest_of(policy), policy), {})
         return pd.Series(
             {seed: _value(rows[seed], cell, policy, key) for seed in sorted(rows)}, dtype=float
         )
@@ -158,12 +170,19 @@ class Episodes:
         text = self.path.read_text(encoding="utf-8")
         whole = text[: text.rfind("\n") + 1]
         lines = list(csv.DictReader(whole.splitlines()))
-        if lines and tuple(lines[0]) != COLUMNS:
+        found = tuple(lines[0]) if lines else COLUMNS
+        # A summary that has gained a key since leaves it empty; anything else is not ours.
+        older = found == tuple(name for name in COLUMNS if name in found)
+        if not older or set(COLUMNS) - set(found) - set(METRICS):
             raise ValueError(f"{self.path}: written by another version; name another directory")
         for line in lines:
-            row: dict[str, Any] = {key: _number(key, value) for key, value in line.items()}
+            row: dict[str, Any] = {key: _number(key, line.get(key, "")) for key in COLUMNS}
             self._add(row)
-        if whole != text:
+        if found != COLUMNS:
+            table = [COLUMNS, *([line.get(name, "") for name in COLUMNS] for line in lines)]
+            with self.path.open("w", encoding="utf-8", newline="") as stream:
+                csv.writer(stream, lineterminator="\n").writerows(table)
+        elif whole != text:
             self.path.write_text(whole, encoding="utf-8")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import warnings
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -30,7 +31,10 @@ class Job(NamedTuple):
 
 def play(job: Job) -> dict[str, Any]:
     """Play one episode; returns its row."""
-    result = evaluate(_environment(job.scenario), job.policy, job.seed)
+    with warnings.catch_warnings():
+        # In an arena a learned router meets scenarios and weights that it was not trained on.
+        warnings.filterwarnings("ignore", message="learned: trained on")
+        result = evaluate(_environment(job.scenario), job.policy, job.seed)
     row: dict[str, Any] = {
         "digest": job.digest,
         "cell": job.cell,

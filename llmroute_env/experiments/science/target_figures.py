@@ -58,12 +58,10 @@ def _achieved(found: pd.DataFrame, names: Mapping[str, str], path: Path) -> Path
             for axes in (top, below):
                 axes.set_xscale("log")
             top.set_yscale("log")
+            ticks = [float(asked) for asked in own["asked"]]
             for axis in (top.xaxis, top.yaxis, below.xaxis):
-                axis.set_major_formatter("{x:g}")
-                axis.set_minor_formatter("{x:g}")
-                axis.set_tick_params(which="minor", labelsize=7)
-            for axes in (top, below):
-                axes.tick_params(axis="x", which="minor", labelrotation=45)
+                axis.set_ticks(ticks, [f"{asked:g}" for asked in ticks])
+                axis.set_ticks([], minor=True)
     style.legend_below(figure, panels[0], 6)
     return style.save(figure, path)
 
@@ -73,7 +71,7 @@ def _traces(rows: pd.DataFrame, path: Path) -> Path:
     figure = style.new_figure(10.0, 5.0)
     panels = style.subplots(figure, 2, len(places), sharex=True)
     for column, where in enumerate(places):
-        own = rows[rows["kind"] == where]
+        own = rows[(rows["kind"] == where) & (rows["inside"] > 0.0)]  # 0: none is settled yet
         for axes, key, color in (
             (panels[column], "multiplier", "#0072B2"),
             (panels[column + len(places)], "inside", "#009E73"),
@@ -85,6 +83,7 @@ def _traces(rows: pd.DataFrame, path: Path) -> Path:
             axes.plot(grouped.median().index, grouped.median(), color=color)
         panels[column].set_title(where, fontsize=9)
         panels[column].set_yscale("symlog", linthresh=10.0)
+        panels[column].set_ylim(bottom=0.0)
         panels[column].set_ylabel("multiplier")
         below = panels[column + len(places)]
         below.axhline(0.95, color=_GREY, linewidth=1.0)

@@ -1,0 +1,1 @@
+"""Routers that know what is cached where: `scores`, `decision`, `routers`, `lmetric`."""
