@@ -25,7 +25,7 @@ _LAYOUT = {
             "Margin",
             ["held_out/gain", "held_out/gain_low", "held_out/gain_high"],
         ],
-        "the same by scenario": ["Multiline", ["gain/.*"]],
+        "gain by scenario on held-out seeds [%]": ["Multiline", ["gain/.*"]],
         "objective gained over the reference, training episodes": [
             "Multiline",
             ["episode/gain_over_reference"],

@@ -143,7 +143,9 @@ def demonstrate(
 
     policy = make(teacher, env, seed=seed)
     params = feature_params(spec, oldest)
-    scratch = feature_scratch(layout.candidates, spec.devices, spec.slots)
+    scratch = feature_scratch(
+        layout.candidates, spec.devices, spec.slots, spec.largest, spec.chunk_tokens
+    )
     memories = [rate_memory() for _ in range(lanes)]
     flat = layout.buffer(1)
     blocks = layout.blocks(flat)

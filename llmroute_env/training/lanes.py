@@ -12,6 +12,7 @@ from llmroute_env.training.layout import Layout
 from policies.completions import Profile
 from policies.learned.question import FeatureScratch, Question
 from policies.learned.rates import RateMemory, rate_memory
+from policies.spec import RouterSpec
 from policies.startable import Room, TieMemory, room
 
 Array = NDArray[Any]
@@ -35,15 +36,16 @@ class Asked(NamedTuple):
     twin_action: Array  #: (N, W) int64
 
 
-def asked(layout: Layout, lanes: int, window: int, devices: int, slots: int, flat: Array) -> Asked:
+def asked(layout: Layout, lanes: int, spec: RouterSpec, flat: Array) -> Asked:
     """Allocate N lanes over ``flat`` (N, layout.size)."""
-    n, k, g, b = lanes, layout.candidates, devices, slots + 1
+    n, k, g, b = lanes, layout.candidates, spec.devices, spec.slots + 1
+    rooms = room(g, spec.largest, spec.chunk_tokens)
     blocks = layout.blocks(flat)
     blocks["up"][:, :g] = 1.0
     return Asked(
-        np.zeros((n, window), np.int64),
+        np.zeros((n, spec.window), np.int64),
         RateMemory(*(np.repeat(field[None], n, axis=0) for field in rate_memory())),
-        Room(*(np.repeat(field[None], n, axis=0) for field in room(g))),
+        Room(*(np.repeat(field[None], n, axis=0) for field in rooms)),
         Profile(
             np.zeros((n, g), np.int64),
             np.zeros((n, g, b), np.int64),
@@ -69,7 +71,7 @@ def asked(layout: Layout, lanes: int, window: int, devices: int, slots: int, fla
         np.zeros(n),
         np.zeros(n, np.int64),
         TieMemory(np.zeros((n, 1), np.int64)),
-        np.zeros((n, window), np.int64),
+        np.zeros((n, spec.window), np.int64),
     )
 
 

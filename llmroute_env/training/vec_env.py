@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -38,20 +39,11 @@ class _Fleet:
         prepare(scenario)
         self.scenario, self.lanes = scenario, lanes
         self.sim = Simulator(scenario, 2 * lanes)
-        spec = RouterSpec(
-            window=int(scenario.router.window),
-            devices=len(self.sim.spec.batch_limit),
-            slots=int(max(self.sim.spec.batch_limit)),
-            period_s=float(scenario.period_s),
-            context_limit=tuple(int(limit) for limit in self.sim.spec.context_limit),
-            objective=scenario.objective,
-            horizon_periods=int(scenario.horizon_periods),
-            scenario=scenario.name,
-        )
+        spec = RouterSpec.from_env(SimpleNamespace(scenario=scenario, spec_cluster=self.sim.spec))
         self.params = feature_params(spec, oldest)
         reference = McSf(spec)
         self.twin = (reference.params, reference.scratch)
-        self.asked = asked(layout, lanes, spec.window, spec.devices, spec.slots, flat)
+        self.asked = asked(layout, lanes, spec, flat)
         self.legal = self.asked.question.legal.reshape(lanes, -1)
 
     def start(self, lane: int, rng: np.random.Generator, skip: int = 0) -> None:

@@ -21,7 +21,7 @@ from policies.learned.question import (
     Request,
 )
 from policies.learned.rates import RateMemory
-from policies.startable import fits
+from policies.startable import fits, whole
 
 _LOG = 1.0 / 8.0  # log(1 + 2980) / 8 is 1
 _FINE = 16.0
@@ -232,9 +232,12 @@ def _pairs(
         if i < 0:
             continue
         prompt = np.float64(queue[i, Queue.PROMPT])
+        final = whole(rooms, prompt, np.float64(queue[i, Queue.PREDICTED]))
         for g in range(machines):
             limit = min(rooms.limit[g], np.float64(params.context[g]))
             if not fits(rooms, g, prompt + 1.0) or limit - prompt < 1.0:
+                continue
+            if final > rooms.largest[g]:
                 continue
             length = plan(np.float64(queue[i, Queue.PREDICTED]), limit - prompt)
             left = _headroom(peaks, g, prompt, length, rooms.limit[g])

@@ -97,7 +97,9 @@ class Learned(Policy):
             found.weights,
         )
         scratch = LearnedScratch(
-            feature_scratch(k, g, self.spec.slots), question(k, g), network_scratch(h, k, g)
+            feature_scratch(k, g, self.spec.slots, self.spec.largest, self.spec.chunk_tokens),
+            question(k, g),
+            network_scratch(h, k, g),
         )
         return Build(params, rate_memory(), scratch)
 

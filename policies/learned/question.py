@@ -139,6 +139,13 @@ def question(candidates: int, devices: int) -> Question:
     )
 
 
-def feature_scratch(candidates: int, devices: int, slots: int) -> FeatureScratch:
-    """Allocate the working space."""
-    return FeatureScratch(room(devices), profile(devices, slots), np.zeros(candidates))
+def feature_scratch(
+    candidates: int,
+    devices: int,
+    slots: int,
+    largest: np.ndarray | None = None,
+    chunk_tokens: int = 0,
+) -> FeatureScratch:
+    """Allocate the working space; ``largest`` and ``chunk_tokens`` as `policies.startable.room`."""
+    rooms = room(devices, largest, chunk_tokens)
+    return FeatureScratch(rooms, profile(devices, slots), np.zeros(candidates))
