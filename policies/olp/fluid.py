@@ -3,8 +3,9 @@
 The published rule keeps columns on absolute time, so that most of the history prices the past, and
 prices a few dozen slots ahead are always 0. Here the columns stand for the demand of the look-ahead
 itself: the waiting requests and samples of future arrivals, each a request of the history. Either
-may start at any time, so each column starts at an offset drawn uniformly from the look-ahead (a
-waiting one with what it is worth then). With n = waiting + rate * H of them,
+may start at any time, so each column starts at an offset drawn uniformly from the look-ahead, a
+waiting one with what it is worth then. (With a target it starts at 0: its wait is what is
+controlled.) With n = waiting + rate * H of them,
 
     f(p) = d.p + mean over columns of (r* - min over devices of a*.p)_+ ,  d = (capacity - occ) / n.
 
@@ -99,6 +100,7 @@ def update_fluid(
     step_bat, step_mem = step_sizes(numbers, params.step_size, mem_scale)
     batch = scratch.picks.shape[1]
     weight = 1.0 / batch
+    pressing = params.targets.shape[0] > 0
     for block in range(grid.blocks):
         scarcity(
             devices,
@@ -118,7 +120,7 @@ def update_fluid(
         for entry in range(batch):
             if entry < drawn_waiting:
                 row = below(memory.rng, waiting)
-                start = below(memory.rng, grid.lookahead)
+                start = 0 if pressing else below(memory.rng, grid.lookahead)
                 prompt = int(queue[row, Queue.PROMPT])
                 length, worth = offer(
                     prompt,

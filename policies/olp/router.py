@@ -81,7 +81,7 @@ class OnlineLp(Policy):
         window_periods: Annotated[float, Field(ge=1)] | None = None
         #: correct predicted lengths by their errors, ``errors.py``; default: with fluid prices
         correct: bool | None = None
-        #: fill idle capacity at margins <= 0, too; default: not with fluid prices
+        #: fill idle capacity at margins <= 0, too; default: not with fluid prices and no target
         work_conserving: bool | None = None
         reward_normalizer: Annotated[float, Field(gt=0)] | None = None  #: default: largest reward
         alpha: Weight | None = None
@@ -106,7 +106,6 @@ class OnlineLp(Policy):
         priced = given.pricing != "none"
         fluid = given.pricing == "fluid"
         corrected = fluid if given.correct is None else given.correct
-        conserving = not fluid if given.work_conserving is None else given.work_conserving
         drift = given.drift_window if given.drift and priced else 0
         self.weights = {
             key: float(getattr(self.spec.objective, key) if value is None else value)
@@ -116,6 +115,10 @@ class OnlineLp(Policy):
         patience_s = max(patience_s, self.spec.period_s)
         self.targets = target_rows(given, self.weights, patience_s / self.spec.period_s)
         indexed = fluid or len(self.targets) > 0
+        # Prices lag behind a multiplier that moves, so margins say little with a target.
+        conserving = not fluid or len(self.targets) > 0
+        if given.work_conserving is not None:
+            conserving = given.work_conserving
         g, w, h = self.spec.devices, self.spec.window, given.lookahead
         grid = make_grid(g, h)
         params = OlpParams(
