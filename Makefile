@@ -88,6 +88,10 @@ docs: $(REPORT) ## write docs/environment.md anew from the docstrings
 docs-results: $(REPORT) ## reproduce the paper's tables and figures, write docs/results.md anew
 	$(PY) scripts/reproduce_paper.py $(ARGS)
 
+.PHONY: docs-fidelity
+docs-fidelity: $(REPORT) ## replay Vidur's runs (../shared/fidelity), write docs/fidelity.md anew
+	$(PY) scripts/fidelity.py --out results/fidelity --docs docs $(ARGS)
+
 # --- checks ----------------------------------------------------------------------------------
 
 .PHONY: test

@@ -216,7 +216,7 @@ def episodes(draw: st.DrawFn, modes: tuple[str, ...] = MODES) -> MixedEpisode:
     limit = max(group["kv_limit"] for group in cluster.get("groups") or [cluster])
     rows = draw(tables(scenario | {"cluster": {"kv_limit": limit}}))
     ready, texts, names = None, None, None
-    if "handoff" in cluster:
+    if "handoff" in cluster or draw(st.integers(0, 5)) == 0:
         spare = scenario["period_s"] * draw(st.sampled_from([0.0, 0.5, 1.0, 1.7]))
         late = [(row[0] + spare + 0.01 * row[1] * scenario["period_s"], row) for row in rows]
         late.sort(key=lambda pair: pair[0])
@@ -224,6 +224,7 @@ def episodes(draw: st.DrawFn, modes: tuple[str, ...] = MODES) -> MixedEpisode:
     if draw(st.booleans()):
         text = st.tuples(st.integers(1, 500), st.integers(0, 2))
         texts = tuple(draw(st.lists(text, min_size=len(rows), max_size=len(rows))))
+        scenario["workload"]["text"] = {"mix": {"prose": 1.0}}  # so that the router sees them
     if "prefix_cache" in cluster:
         names = draw(chains(rows, cluster["prefix_cache"]["block"]))
     return MixedEpisode(

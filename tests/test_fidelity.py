@@ -13,7 +13,7 @@ from reference_mixed import MixedDevice, MixedTimes
 
 from llmroute_env.cluster.profiles import load_device, load_model
 from llmroute_env.cluster.timing import MixedTiming, from_profile_mixed
-from llmroute_env.experiments.fidelity import command, measures, runs, store, variants
+from llmroute_env.experiments.fidelity import command, measures, report, runs, store, variants
 from llmroute_env.experiments.fidelity import replay as replays
 from llmroute_env.experiments.fidelity.runs import Run
 
@@ -273,6 +273,14 @@ def test_errors_of_a_run(shared: Path, tmp_path: Path) -> None:
     assert -5 < ours["tpot_mean_s"] < 0  # 3.2 ms of 69 are the launch of all-reduces
     assert -10 < ours["eel_mean_s"] < -5
     assert -10 < ours["eel_p99_s"] < -3
+
+
+def test_the_page_has_the_words_of_its_source() -> None:
+    """An edit of the one without the other would be lost with the next run."""
+    page = (Path(__file__).parents[1] / "docs" / "fidelity.md").read_text(encoding="utf-8")
+    assert page.startswith(report.HEAD)
+    assert report.CAUSES in page
+    assert page.endswith(report.LEFT_OUT)
 
 
 # --- command --------------------------------------------------------------------------------------

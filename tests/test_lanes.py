@@ -24,6 +24,15 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "max_drain_periods": 150,
         "workload.arrivals.rate": 8.0,
     },
+    # Prefill in chunks and prefix caches.
+    "chat-prefix": {
+        **SMALL,
+        "warmup_s": 0.0,
+        "workload.arrivals.rate": 60.0,
+        "cluster.kv_limit": 12_000,
+        "drain": True,
+        "max_drain_periods": 60,
+    },
 }
 
 

@@ -74,6 +74,8 @@ def memory(size: int) -> OlpMemory:
         rewards=np.zeros(size),
         arrivals=np.zeros(0, np.int32),
         margins=np.zeros(0, np.float32),
+        seen=np.zeros((0, 0, 4), np.float32),
+        seen_count=np.zeros((0, 2), np.int64),
         series=np.zeros((0, 4), np.float32),
         goals=np.zeros((0, 0)),
         sent=np.zeros((0, 0, 0)),

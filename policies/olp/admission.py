@@ -20,7 +20,7 @@ import numpy as np
 
 from llmroute_env.jit import compiled
 from llmroute_env.spaces import Queue
-from policies.olp.columns import index, plan_length, reward
+from policies.olp.columns import index, plan_length, reward, token_worth
 from policies.olp.forecast import find_peaks, read_departures
 from policies.olp.prices import column_cost
 from policies.olp.state import Load, Number, OlpMemory, OlpScratch, Terms
@@ -116,7 +116,11 @@ def _score(
     # Prices end with the look-ahead, and what is beyond would be free.
     cost *= length / min(length, terms.lookahead)
     score = index(length, waited_s, worth, cost, terms)
-    return -score if terms.selective and worth <= cost else score
+    if not terms.selective:
+        return score
+    # Tokens are worth the same whoever emits them, so prices come close to all of it and margins
+    # are noise around 0; but what an idle slot does not emit is lost. So they count twice here.
+    return -score if worth + token_worth(length, terms) <= cost else score
 
 
 @compiled
@@ -197,7 +201,7 @@ def admit(
     positive = 0
     for row in range(waiting):
         prompt = int(queue[row, Queue.PROMPT])
-        predicted = np.float64(queue[row, Queue.PREDICTED])
+        predicted = scratch.predicted[row]
         waited = np.float64(queue[row, Queue.WAITED])
         best, g, _ = best_device(
             prompt, predicted, waited, pointer[0], terms, load, peaks, sums, carry
@@ -218,7 +222,7 @@ def admit(
         row = pop(keys, heap, size)
         size -= 1
         prompt = int(queue[row, Queue.PROMPT])
-        predicted = np.float64(queue[row, Queue.PREDICTED])
+        predicted = scratch.predicted[row]
         waited = np.float64(queue[row, Queue.WAITED])
         best, g, length = best_device(
             prompt, predicted, waited, pointer[0], terms, load, peaks, sums, carry

@@ -15,7 +15,8 @@ Conventions, with 0-based period boundaries (source: arXiv 2607.03948, section 3
 
 The index (``rank="index"``, our own) is what a request loses by waiting D longer, per unit of what
 it costs: a generalized c-mu rule with prices in place of service times. With latency weights alone
-it is shortest-first where slots bind and smallest KV-volume-first where memory does.
+it is shortest-first where slots bind and smallest KV-volume-first where memory does. With ``aging``
+waiting costs more the longer it has lasted (a convex waiting cost), for the P99 of the latency.
 """
 
 from __future__ import annotations
@@ -59,12 +60,19 @@ def reward(length: int, waited_s: float, terms: Terms) -> float:
 
 
 @compiled
+def token_worth(length: int, terms: Terms) -> float:
+    """The part of the normalized reward that is paid per token."""
+    return float(terms.scale * terms.alpha * min(float(length), terms.horizon_tokens))
+
+
+@compiled
 def index(length: int, waited_s: float, worth: float, cost: float, terms: Terms) -> float:
     """Loss from waiting D longer, over the cost; for ordering only.
 
     A deadline that is still met is lost with a chance that rises exponentially as its slack shrinks
-    below D. The worth itself counts a little, so that rewards that waiting does not lower (tokens,
-    starts) are ranked by reward per cost, as in a knapsack.
+    below D. The worth itself counts a little, so that rewards that waiting does not lower are
+    ranked by reward per cost, as in a knapsack. Of these, tokens count least: a busy slot earns the
+    same with any request, so tokens per cost differ by little but the noise of the prices.
 
     Args:
         length: n, planned iterations.
@@ -74,6 +82,7 @@ def index(length: int, waited_s: float, worth: float, cost: float, terms: Terms)
         terms: weights, horizon and iteration time of this period.
     """
     loss = terms.waiting_cost
+    loss *= 1.0 + (terms.aging * waited_s) ** 2
     if terms.zeta2 > 0.0 and waited_s < terms.tail_ttft_s:
         loss += terms.zeta2 * np.exp((waited_s - terms.tail_ttft_s) / terms.patience_s)
     if terms.zeta1 > 0.0:
@@ -83,7 +92,9 @@ def index(length: int, waited_s: float, worth: float, cost: float, terms: Terms)
         if slack_s > 0.0:
             loss += terms.zeta1 * np.exp(-slack_s / terms.patience_s)
     # Free capacity costs nothing: the length then decides alone.
-    return float((terms.scale * loss + 1e-3 * worth) / (cost + 1e-7 * length))
+    tokens = token_worth(length, terms)
+    rest = 1e-3 * (worth - tokens) + 1e-6 * tokens
+    return float((terms.scale * loss + rest) / (cost + 1e-7 * length))
 
 
 @compiled

@@ -18,6 +18,7 @@ from policies.olp.drift import (
     iteration_periods,
     rate_increased,
 )
+from policies.olp.errors import expect
 from policies.olp.fluid import update_fluid
 from policies.olp.forecast import read_load
 from policies.olp.history import forget_before, remember
@@ -136,7 +137,7 @@ def _enter_history(
         if queue_id[row] <= seen_before:
             continue
         prompt = int(queue[row, Queue.PROMPT])
-        predicted = np.float64(queue[row, Queue.PREDICTED])
+        predicted = scratch.predicted[row]
         waited = np.float64(queue[row, Queue.WAITED])
         best, chosen, planned, value = -np.inf, -1, 0, 0.0
         for turn in range(devices):
@@ -195,6 +196,8 @@ def decide(
     while waiting < queue_id.shape[0] and queue_id[waiting] >= 0:
         waiting += 1
     slots = _tick(devices, clock, params, numbers)
+    expect(queue, waiting, devices, active, params.forget, memory, scratch)
+    expected = scratch.active
     read_load(devices, params.context_limit, params.grid.block, load)
     most = _most_tokens(load)
     seen_before = numbers[Number.LAST_ID]
@@ -227,6 +230,7 @@ def decide(
         1.0 / largest,
         params.priced,
         params.indexed,
+        params.aging / params.patience_s,
         1 - params.work_conserving,
         (weights[1] + weights[2]) * params.patience_s / params.period_s,
         params.patience_s,
@@ -245,7 +249,7 @@ def decide(
                 waiting,
                 hidden,
                 devices,
-                active,
+                expected,
                 terms,
                 params,
                 memory,
@@ -253,9 +257,9 @@ def decide(
                 mem_scale,
             )
         else:
-            update_prices(devices, active, slots, params, memory, scratch, mem_scale)
+            update_prices(devices, expected, slots, params, memory, scratch, mem_scale)
         _record(params, memory)
-    if waiting > 0 and open_devices(devices, active, load, scratch.leaving, scratch.peaks) > 0:
+    if waiting > 0 and open_devices(devices, expected, load, scratch.leaving, scratch.peaks) > 0:
         admit(queue, waiting, params.work_conserving, terms, memory, scratch, action)
         note_starts(queue, waiting, action, devices, params, memory)
     if params.priced:

@@ -36,6 +36,8 @@ def decide_lanes(
             memory.rewards[lane],
             memory.arrivals[lane],
             memory.margins[lane],
+            memory.seen[lane],
+            memory.seen_count[lane],
             memory.series[lane],
             memory.goals[lane],
             memory.sent[lane],

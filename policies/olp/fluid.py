@@ -2,8 +2,10 @@
 
 The published rule keeps columns on absolute time, so that most of the history prices the past, and
 prices a few dozen slots ahead are always 0. Here the columns stand for the demand of the look-ahead
-itself: the waiting requests, at offset 0, and samples of future arrivals, each a request of the
-history at an offset drawn uniformly from the look-ahead. With n = waiting + rate * H of them,
+itself: the waiting requests and samples of future arrivals, each a request of the history. Either
+may start at any time, so each column starts at an offset drawn uniformly from the look-ahead, a
+waiting one with what it is worth then. (With a target it starts at 0: its wait is what is
+controlled.) With n = waiting + rate * H of them,
 
     f(p) = d.p + mean over columns of (r* - min over devices of a*.p)_+ ,  d = (capacity - occ) / n.
 
@@ -98,6 +100,7 @@ def update_fluid(
     step_bat, step_mem = step_sizes(numbers, params.step_size, mem_scale)
     batch = scratch.picks.shape[1]
     weight = 1.0 / batch
+    pressing = params.targets.shape[0] > 0
     for block in range(grid.blocks):
         scarcity(
             devices,
@@ -117,15 +120,15 @@ def update_fluid(
         for entry in range(batch):
             if entry < drawn_waiting:
                 row = below(memory.rng, waiting)
+                start = 0 if pressing else below(memory.rng, grid.lookahead)
                 prompt = int(queue[row, Queue.PROMPT])
                 length, worth = offer(
                     prompt,
-                    np.float64(queue[row, Queue.PREDICTED]),
-                    np.float64(queue[row, Queue.WAITED]),
+                    scratch.predicted[row],
+                    np.float64(queue[row, Queue.WAITED]) + start * terms.iteration_s,
                     load[0, Load.PLAN_LIMIT],
                     terms,
                 )
-                start = 0
             else:
                 pick = below(memory.rng, known)
                 prompt = memory.columns[pick, Column.PROMPT]

@@ -12,6 +12,7 @@ from policies.base import Build, Kernels, Policy
 from policies.olp.decision import decide
 from policies.olp.drift import arrival_rate
 from policies.olp.drivers import decide_lanes, run
+from policies.olp.errors import correction
 from policies.olp.layout import make_grid, to_devices
 from policies.olp.requirements import (
     TargetParameters,
@@ -67,6 +68,8 @@ class OnlineLp(Policy):
         rank: Literal["margin", "index"] | None = None
         #: D of the index, as a multiple of the start-delay limit (of 0.1 of the EEL target's alone)
         patience: Annotated[float, Field(gt=0)] = 1.0
+        #: a of the index: after a wait w, latency is lost 1 + (a w / D)^2 times as fast
+        aging: Annotated[float, Field(ge=0)] = 0.0
         lookahead: Size = 512  #: H [iterations]
         steps: Annotated[int, Field(ge=0)] = 5  #: K, subgradient steps per period
         batch: Size = 64  #: columns per step
@@ -76,7 +79,10 @@ class OnlineLp(Policy):
         horizon: Literal["rolling", "fixed"] = "rolling"
         #: R [periods]; raised to the longest stay seen. Default: the longest that fits a device
         window_periods: Annotated[float, Field(ge=1)] | None = None
-        work_conserving: bool = True  #: fill idle capacity at margins <= 0, too
+        #: correct predicted lengths by their errors, ``errors.py``; default: with fluid prices
+        correct: bool | None = None
+        #: fill idle capacity at margins <= 0, too; default: not with fluid prices and no target
+        work_conserving: bool | None = None
         reward_normalizer: Annotated[float, Field(gt=0)] | None = None  #: default: largest reward
         alpha: Weight | None = None
         beta: Weight | None = None
@@ -98,6 +104,8 @@ class OnlineLp(Policy):
         """Return params, the memory of one fresh lane, and scratch."""
         given = self.parameters
         priced = given.pricing != "none"
+        fluid = given.pricing == "fluid"
+        corrected = fluid if given.correct is None else given.correct
         drift = given.drift_window if given.drift and priced else 0
         self.weights = {
             key: float(getattr(self.spec.objective, key) if value is None else value)
@@ -106,13 +114,17 @@ class OnlineLp(Policy):
         patience_s = given.patience * deadline_s(given, self.weights["tail_ttft_s"])
         patience_s = max(patience_s, self.spec.period_s)
         self.targets = target_rows(given, self.weights, patience_s / self.spec.period_s)
-        indexed = given.pricing == "fluid" or len(self.targets) > 0
+        indexed = fluid or len(self.targets) > 0
+        # Prices lag behind a multiplier that moves, so margins say little with a target.
+        conserving = not fluid or len(self.targets) > 0
+        if given.work_conserving is not None:
+            conserving = given.work_conserving
         g, w, h = self.spec.devices, self.spec.window, given.lookahead
         grid = make_grid(g, h)
         params = OlpParams(
             grid=grid,
             priced=int(priced),
-            fluid=int(given.pricing == "fluid"),
+            fluid=int(fluid),
             indexed=int((given.rank or ("index" if indexed else "margin")) == "index"),
             patience_s=patience_s,
             step_size=given.step_size,
@@ -120,8 +132,10 @@ class OnlineLp(Policy):
             rolling=int(given.horizon == "rolling"),
             window_periods=given.window_periods or 0.0,
             horizon_periods=float(self.spec.horizon_periods),
-            work_conserving=int(given.work_conserving),
+            aging=given.aging,
+            work_conserving=int(conserving),
             normalizer=given.reward_normalizer or 0.0,
+            forget=1.0 / given.history if corrected else 0.0,
             period_s=self.spec.period_s,
             smoothing=given.smoothing,
             drift_periods=drift,
@@ -135,7 +149,7 @@ class OnlineLp(Policy):
         numbers = np.zeros(len(Number))
         numbers[[Number.PERIOD, Number.LAST_ID, Number.LAST_DRIFT]] = -1.0
         kept = given.history if priced else 1
-        demand = grid.blocks if given.pricing == "fluid" else 0
+        demand = grid.blocks if fluid else 0
         tracked = g if end_row(self.targets) >= 0 else 0
         memory = OlpMemory(
             rng=np.zeros(1, np.uint64),
@@ -152,6 +166,8 @@ class OnlineLp(Policy):
             goals=fresh_goals(given, self.targets),
             sent=np.zeros((tracked, self.spec.slots, len(Sent))),
             held=np.zeros(tracked, np.int64),
+            seen=np.zeros((g, self.spec.slots if corrected else 0, 4), np.float32),
+            seen_count=np.zeros((g, 2), np.int64),
         )
         scratch = OlpScratch(
             scarcity=np.zeros((2, *lanes)),
@@ -167,6 +183,8 @@ class OnlineLp(Policy):
             load=np.zeros((g, len(Load)), np.int64),
             leaving=np.zeros((g, 2, h), np.int64),
             peaks=np.zeros((g, h + 1), np.int64),
+            predicted=np.zeros(w),
+            active=np.zeros((g, self.spec.slots, 2), np.float32),
             keys=np.zeros(w),
             heap=np.zeros(w, np.int64),
         )
@@ -186,6 +204,7 @@ class OnlineLp(Policy):
             acceptance: started / ranked; 0 before the first ranking.
             rate: arrivals per period since the estimate started anew.
             iteration_periods: smoothed iteration time [periods], 0 before telemetry shows one.
+            correction: factor of the predicted lengths, 1 without correction.
             columns: columns in the history.
             drifts, last_drift: rate increases detected, and the period of the last (-1: none).
             series: dict of (n,) arrays ``period``, ``price_batch``, ``price_memory``, ``rate``,
@@ -216,6 +235,7 @@ class OnlineLp(Policy):
             "acceptance": float(numbers[Number.STARTED] / ranked) if ranked else 0.0,
             "rate": float(arrival_rate(numbers)),
             "iteration_periods": float(numbers[Number.ITERATION]),
+            "correction": correction(numbers),
             "columns": int(numbers[Number.COLUMNS]),
             "drifts": int(numbers[Number.DRIFTS]),
             "last_drift": int(numbers[Number.LAST_DRIFT]),

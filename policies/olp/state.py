@@ -34,6 +34,9 @@ class Number(IntEnum):
     POSITIVE = 18  #: of them, with a positive margin
     STARTED = 19  #: requests sent
     STARTED_POSITIVE = 20  #: of them, with a positive margin
+    DEPARTED = 21  #: requests seen to leave a batch, with forgetting; see ``errors.py``
+    SUM_LENGTH = 22  #: their true lengths [tokens]
+    SUM_PREDICTED = 23  #: their predicted lengths [tokens]
 
 
 class Load(IntEnum):
@@ -63,8 +66,10 @@ class OlpParams(NamedTuple):
     rolling: int  #: 1: rolling horizon
     window_periods: float  #: R with a rolling horizon, 0: the longest stay that fits a device
     horizon_periods: float  #: T
+    aging: float  #: a, see ``columns.index``
     work_conserving: int
     normalizer: float  #: 0: the largest reward
+    forget: float  #: share of the errors seen that one more wipes out, 0: no correction
     period_s: float
     smoothing: float  #: weight of a new iteration time in its moving average
     record_stride: int  #: periods between two samples of ``series``
@@ -92,6 +97,7 @@ class Terms(NamedTuple):
     scale: float  #: 1 / the reward normalizer
     priced: int
     indexed: int
+    aging: float  #: a / D [1/s], see ``columns.index``
     selective: int  #: 1: only positive margins start
     waiting_cost: float  #: (beta + gamma) * D, what every request loses by waiting D
     patience_s: float  #: D [s]
@@ -117,6 +123,8 @@ class OlpMemory(NamedTuple):
     goals: np.ndarray  #: (n, targets.COLUMNS) float64, see ``targets.Goal``
     sent: np.ndarray  #: (G, B_max, len(Sent)) float64, see ``tracking.py``; empty if no end counts
     held: np.ndarray  #: (G,) int64, rows of it in use
+    seen: np.ndarray  #: (G, B_max, 4) float32, see ``errors.Seen``
+    seen_count: np.ndarray  #: (G, 2) int64, active and FIFO at the last look
 
 
 class OlpScratch(NamedTuple):
@@ -135,5 +143,7 @@ class OlpScratch(NamedTuple):
     load: np.ndarray  #: (G, len(Load)) int64
     leaving: np.ndarray  #: (G, 2, H) int64, requests and KV leads that leave at a slot
     peaks: np.ndarray  #: (G, H + 1) int64, max over slots < n of occupied KV + slot
+    predicted: np.ndarray  #: (W,) float64, ô of the visible queue, corrected [tokens]
+    active: np.ndarray  #: (G, B_max, 2) float32, ``obs["active"]``, corrected
     keys: np.ndarray  #: (W,) float64, minus the margins
     heap: np.ndarray  #: (W,) int64, rows as a heap

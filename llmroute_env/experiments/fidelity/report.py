@@ -15,9 +15,9 @@ from llmroute_env.experiments.fidelity.variants import OURS, ROWS, VIDUR, Varian
 from llmroute_env.experiments.science import markdown
 
 #: Measures of the table of causes.
-_CAUSES: Final = ("tpot_mean_s", "eel_mean_s", "eel_p99_s", "first_mean_s")
+_SHOWN: Final = ("tpot_mean_s", "eel_mean_s", "eel_p99_s", "first_mean_s")
 
-_HEAD: Final = """# Fidelity: the same requests in Vidur and here
+HEAD: Final = """# Fidelity: the same requests in Vidur and here
 
 <!-- Written by scripts/fidelity.py; edit llmroute_env/experiments/fidelity/report.py. -->
 
@@ -38,7 +38,7 @@ those of Vidur's conventions that a profile can express; and with these and the 
 nearer to its rows, as Vidur's predictors do, instead of by our smooth fits.
 """
 
-_CAUSES_TEXT: Final = """## Where the difference comes from
+CAUSES: Final = """## Where the difference comes from
 
 Errors [%] of a replay in which one thing after the other is done as Vidur does it, and below,
 beside all of Vidur's conventions, of the three fits read from the profile's rows instead. Our
@@ -46,7 +46,7 @@ defaults stay: the conventions are choices of an engine model, not facts that on
 wrong.
 """
 
-_LEFT_OUT: Final = """## What remains, and why
+LEFT_OUT: Final = """## What remains, and why
 
 - **Launch of the all-reduce.** Vidur adds 20 µs to each of the two all-reduces of a layer, 3.2 ms
   an iteration of 80 layers. The profile has the kernel's time; whether the launch is hidden behind
@@ -115,18 +115,18 @@ def page(errors: pd.DataFrame, runs: Sequence[Run], variants: Sequence[Variant])
         variants: the same, of the table of causes.
     """
     head, rows = _main_table(errors, runs)
-    lines = [_HEAD, *markdown.table(head, rows, left=2)]
+    lines = [HEAD, *markdown.table(head, rows, left=2)]
     lines += [_verdict(errors), "", "![EEL here and in Vidur](images/fidelity.png)", ""]
-    lines += [_CAUSES_TEXT]
+    lines += [CAUSES]
     for run in runs:
         lines += [f"### {run.title}", ""]
-        labels = [_measure(key).label for key in _CAUSES]
+        labels = [_measure(key).label for key in _SHOWN]
         rows = [
-            [variant.label, *(_signed(_error(errors, run, variant.key, key)) for key in _CAUSES)]
+            [variant.label, *(_signed(_error(errors, run, variant.key, key)) for key in _SHOWN)]
             for variant in variants
         ]
         lines += markdown.table(["", *labels], rows)
-    return "\n".join([*lines, _LEFT_OUT])
+    return "\n".join([*lines, LEFT_OUT])
 
 
 def _main_table(errors: pd.DataFrame, runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
