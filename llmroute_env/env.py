@@ -45,6 +45,11 @@ class LLMRouteEnv(gym.Env[Any, Any]):
     it ends. When growth breaks M, the last admitted request is preempted and recomputed later.
     The true decode length is never observed, only a prediction.
 
+    A scenario can have more: groups of unlike devices (`cluster.groups`), where a device rejects
+    what is larger than it can ever hold; devices that prefill what they decode, whole or in chunks
+    (`cluster.prefill`), with caches of prompt prefixes (`cluster.prefix_cache`); or the time that
+    prefill and the KV transfer take where prefill happens elsewhere (`cluster.handoff`).
+
     ## Action Space
 
     `MultiDiscrete([G + 1] * W)`, one choice per row of the visible queue:

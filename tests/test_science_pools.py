@@ -27,7 +27,7 @@ def test_cells_share_their_requests() -> None:
         assert scenarios[0].drain
         assert [len(scenario.cluster.fleet) for scenario in scenarios] == [1, 1, 2]
         prefills = {scenario.cluster.prefill is None for scenario in scenarios}
-        assert prefills == {"elsewhere" in cell.name}
+        assert prefills == {"decode only" in cell.name}
 
 
 def test_little_memory_reaches_both_pools() -> None:
@@ -100,8 +100,9 @@ def test_quick_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (model,) = [row for row in rows if row["kind"] == "model"]
     assert 1.5 < model["rho"] < 2.5
     same = [row for row in rows if row["kind"] == "same"]
-    sizes = {row["split"] for row in same if row["fleet"] != "two pools"}
-    assert sizes == {f"{by[pools.BASELINE]['devices']}"}
+    for size, case in pools.SIZES.items():
+        equal = [r for r in same if r["size"] == size and r["fleet"] != "two pools"]
+        assert {row["split"] for row in equal} == {f"{by[case]['devices']}"}
     text = pools.render(rows)
     assert text.startswith("## Two pools")
     assert "nan" not in text

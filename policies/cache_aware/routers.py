@@ -202,7 +202,7 @@ class LinearCache(CacheAware):
     LMETRIC's paper argues against, because the weight has to be tuned. The default is the best mean
     TTFT of 0.1, 0.2, ... 1 on seeds 0 to 9 of ``chat-prefix`` (``scripts/compare.py --scenario
     chat-prefix --seeds 10 --metrics ttft_mean_s --policies linear_cache:weight=0.1,...``, also with
-    ``--set workload.arrivals.rate=40``); from 0.3 to 0.8 it is within 5% of that.
+    ``--set workload.arrivals.rate=40``); from 0.3 to 0.8 it is within 6% of that.
     """
 
     name = "linear_cache"

@@ -21,8 +21,7 @@ from llmroute_env.evaluation import evaluate
 from llmroute_env.experiments.capacity.search import Fleet
 from llmroute_env.scenario import Scenario
 from llmroute_env.scenario.saturation import limits
-from llmroute_env.workload.generate import generate
-from llmroute_env.workload.table import Streams
+from llmroute_env.workload.demand import demand
 
 _REQUESTS: Final = 3000  #: that a device serves while it is measured
 _OVERLOAD: Final = 2.0  #: offered to it, as a multiple of what it can serve
@@ -62,6 +61,8 @@ class Estimate(NamedTuple):
 def order(scenario: Scenario) -> tuple[int, int] | None:
     """Indices of the short and the long group; None unless there are two of unlike reach."""
     if scenario.cluster.groups is None or len(scenario.cluster.groups) != 2:
+        return None
+    if scenario.workload.lengths.kind == "servegen":  # has no arrivals but its own to saturate with
         return None
     reach = [min(found.kv_limit, found.context_limit or 2**31) for found in limits(scenario)]
     if reach[0] == reach[1]:
@@ -125,12 +126,16 @@ def _completed_rps(alone: Scenario, rate: float, horizon_s: float) -> float:
 def devices_at_full_load(scenario: Scenario, estimated: Estimate | None) -> float:
     """Devices that serve the scenario's mean rate without a moment's rest, not rounded.
 
-    Two pools count as the model has them, other groups in the proportions of the scenario.
+    Two pools count as the model has them, other groups in the proportions of the scenario. Where
+    arrivals and lengths come together and no other rate can be had, by the offered load.
     """
-    rate = scenario.offered_load().requests / scenario.horizon_s
+    load = scenario.offered_load()
+    rate = load.requests / scenario.horizon_s
     if estimated is not None:
         return sum(estimated.devices(rate))
     fleet = [group.devices for group in scenario.cluster.fleet]
+    if scenario.workload.lengths.kind == "servegen":
+        return sum(fleet) * load.rho
     served = sum(n * saturated_rps(scenario, group) for group, n in enumerate(fleet))
     return sum(fleet) * rate / served
 
@@ -163,8 +168,8 @@ def _one_device(scenario: Scenario, group: int, largest: int | None) -> Scenario
 
 def _share_within(scenario: Scenario, largest: int) -> float:
     """Share of the requests with s + o of at most ``largest`` tokens, among those that fit."""
-    table = generate(scenario, Streams.spawn(np.random.default_rng(_SEED)))
-    tokens = table.prompt + table.decode
+    wanted = demand(scenario)
+    tokens = wanted.prompt + wanted.decode
     most = max(min(found.kv_limit, found.context_limit or 2**31) for found in limits(scenario))
     fitting = tokens[tokens <= most]
     return float((fitting <= largest).mean()) if len(fitting) else 1.0

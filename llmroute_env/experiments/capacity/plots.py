@@ -134,7 +134,7 @@ def _bars(
     axes.grid(axis="y", visible=False)
     axes.set_title("smallest fleet")
     axes.set_xlabel(
-        f"GPUs; white: by the means alone\npercent: saved against {baseline.name}", fontsize=9
+        f"GPUs; white: by the means alone\npercent: saved against\n{baseline.name}", fontsize=9
     )
 
 

@@ -27,7 +27,7 @@ from llmroute_env.experiments.science.rows import Row
 from llmroute_env.experiments.statistics import mean_interval, paired_improvement
 from llmroute_env.scenario import Scenario
 from policies.dual_pool.decision import Count
-from policies.registry import available, make
+from policies.registry import make
 
 __all__ = ["line", "plot", "render", "run"]
 
@@ -55,14 +55,15 @@ class Cell(NamedTuple):
     changes: Mapping[str, Any]
 
 
+_DECODE_ONLY: Final = "decode only"
 CELLS: Final = (
-    Cell("conversation, 5% long", "conv", {}),
-    Cell("conversation as traced", "conv", {"workload.lengths.table": "azure-2023-conv"}),
-    Cell("code, 5% long", "code", {}),
-    Cell("conversation, 5% long, prefill elsewhere", "conv", {"cluster.prefill": None}),
+    Cell("conversation + long", "conv", {}),
+    Cell("conversation", "conv", {"workload.lengths.table": "azure-2023-conv"}),
+    Cell("code + long", "code", {}),
+    Cell(f"conversation + long, {_DECODE_ONLY}", "conv", {"cluster.prefill": None}),
     # Room for 77,000 tokens: a context of 65,536 and little more.
     Cell(
-        "conversation, 5% long, prefill elsewhere, little memory",
+        f"conversation + long, {_DECODE_ONLY}, little memory",
         "conv",
         {"cluster.prefill": None, "memory.utilization": 0.54},
     ),
@@ -78,11 +79,13 @@ class Fleets(NamedTuple):
     compared: tuple[str, ...]  #: routers at the same number of devices
 
 
-_ON_EQUAL: Final = ("lor", "sjf", *(name for name in ("lmetric",) if name in available()))
 FLEETS: Final[Mapping[str, Fleets]] = {
-    "equal, 16 sequences": Fleets("homogeneous", {}, _ON_EQUAL, _ON_EQUAL),
+    "equal, 16 sequences": Fleets("homogeneous", {}, ("lor", "lmetric"), ("lor", "sjf", "lmetric")),
     "equal, 128 sequences": Fleets(
-        "homogeneous", {"cluster.memory.max_num_seqs": 128}, _ON_EQUAL, _ON_EQUAL
+        "homogeneous",
+        {"cluster.memory.max_num_seqs": 128},
+        ("lor", "sjf", "lmetric"),
+        ("lor", "sjf", "lmetric"),
     ),
     # Routers that ignore pools are no case for a search over splits: they get worse by a short
     # device more.
@@ -94,6 +97,14 @@ FLEETS: Final[Mapping[str, Fleets]] = {
     ),
 }
 BASELINE: Final = ("equal, 16 sequences", "lor")
+#: The same number of devices, twice: as many as the baseline needs, or as two pools need.
+SIZES: Final = {"the baseline's": BASELINE, "the pools'": ("two pools", "dual_pool")}
+
+
+def routers(cell: Cell, fleet: str, *, sized: bool) -> list[str]:
+    """Routers of a fleet; on devices that only decode `lmetric` is join-shortest-queue, so none."""
+    found = FLEETS[fleet].sized if sized else FLEETS[fleet].compared
+    return [name for name in found if name != "lmetric" or _DECODE_ONLY not in cell.name]
 
 
 def scenario_of(cell: Cell, fleet: str, quick: bool) -> Scenario:
@@ -116,8 +127,13 @@ def run(quick: bool) -> list[Row]:
     """Every row; ``kind`` says which table it belongs to."""
     cells = CELLS[:2] if quick else CELLS
     rows = [row for part in parallel(_model, [(cell, quick) for cell in cells]) for row in part]
-    cases = [(c, fleet, p, quick) for c in cells for fleet in FLEETS for p in FLEETS[fleet].sized]
-    sized = _by_case(cases, parallel(_sized, cases))
+    cases = [
+        (cell, fleet, policy, quick)
+        for cell in cells
+        for fleet in FLEETS
+        for policy in routers(cell, fleet, sized=True)
+    ]
+    sized = _by_cell(cases, parallel(_sized, cases))
     for cell in cells:
         for objective in OBJECTIVES:
             own = {case: found[objective] for case, found in sized[cell.name].items()}
@@ -125,25 +141,30 @@ def run(quick: bool) -> list[Row]:
     first = next(iter(OBJECTIVES))
     jobs = []
     for cell in cells:
-        best = sized[cell.name][BASELINE][first].best
-        if best is not None:
+        for size_of, case in SIZES.items():
+            best = sized[cell.name][case][first].best
+            if best is None:
+                continue
+            split = best.fleet if len(best.fleet) > 1 else None
             jobs += [
-                (cell, fleet, policy, best.devices, quick)
+                (cell, fleet, policy, size_of, best.devices, split, quick)
                 for fleet in FLEETS
-                for policy in FLEETS[fleet].compared
+                for policy in routers(cell, fleet, sized=False)
             ]
-    for name, played in _by_case(jobs, parallel(_played, jobs)).items():
-        rows += _same_size(name, played)
+    for name, played in _by_cell(jobs, parallel(_played, jobs)).items():
+        for size_of in SIZES:
+            rows += _same_size(name, size_of, {k[:2]: e for k, e in played.items() if size_of in k})
     return rows
 
 
-def _by_case(
+def _by_cell(
     jobs: Sequence[tuple[Any, ...]], results: Sequence[Any]
-) -> dict[str, dict[tuple[str, str], Any]]:
-    """Results by the cell's name, then by fleet and policy."""
-    found: dict[str, dict[tuple[str, str], Any]] = {}
-    for (cell, fleet, policy, *_), result in zip(jobs, results, strict=True):
-        found.setdefault(cell.name, {})[fleet, policy] = result
+) -> dict[str, dict[tuple[str, ...], Any]]:
+    """Results by the cell's name, then by fleet, policy, and which size where there are two."""
+    found: dict[str, dict[tuple[str, ...], Any]] = {}
+    for (cell, *case), result in zip(jobs, results, strict=True):
+        key = tuple(word for word in case if isinstance(word, str))
+        found.setdefault(cell.name, {})[key] = result
     return found
 
 
@@ -176,7 +197,7 @@ def _sized(cell: Cell, fleet: str, policy: str, quick: bool) -> dict[str, Sizing
     return found
 
 
-def _capacity(cell: Cell, objective: str, sized: Mapping[tuple[str, str], Sizing]) -> list[Row]:
+def _capacity(cell: Cell, objective: str, sized: Mapping[tuple[str, ...], Sizing]) -> list[Row]:
     names = ("saving", "low", "high")
     equal = [key for key in sized if key[0] != "two pools"]
     best_equal = min(equal, key=lambda key: _hours(sized[key]))
@@ -215,11 +236,22 @@ def _hours(sizing: Sizing) -> float:
     return np.inf if best is None else float(np.mean(list(best.gpu_hours.values())))
 
 
-def _played(cell: Cell, fleet: str, policy: str, devices: int, quick: bool) -> list[Row]:
+def _played(
+    cell: Cell,
+    fleet: str,
+    policy: str,
+    size_of: str,  # noqa: ARG001  (part of the job's name)
+    devices: int,
+    split: Fleet | None,
+    quick: bool,
+) -> list[Row]:
     """Episodes of a fleet of so many devices: summary and what became of the routing."""
     scenario = scenario_of(cell, fleet, quick)
-    weights = model.proportions(scenario, model.estimate(scenario))
-    split = proportional(tuple(weights))(devices)
+    if fleet != "two pools":
+        split = (devices,)
+    elif split is None:
+        weights = model.proportions(scenario, model.estimate(scenario))
+        split = proportional(tuple(weights))(devices)
     scenario = fleets.resized(scenario, split)
     env = LLMRouteEnv(scenario)
     rows = []
@@ -260,7 +292,9 @@ def _routing(scenario: Scenario, env: LLMRouteEnv, result: EpisodeResult) -> Row
     }
 
 
-def _same_size(cell: str, played: Mapping[tuple[str, str], Sequence[Row]]) -> list[Row]:
+def _same_size(
+    cell: str, size_of: str, played: Mapping[tuple[str, ...], Sequence[Row]]
+) -> list[Row]:
     """Means with intervals, and the gain over the baseline, paired by seed."""
     rows = []
     for (fleet, policy), episodes in played.items():
@@ -270,7 +304,7 @@ def _same_size(cell: str, played: Mapping[tuple[str, str], Sequence[Row]]) -> li
         for metric in (*SAME_SIZE, *routing):
             values = [float(episode[metric]) for episode in episodes]
             mean = mean_interval(values)
-            row: Row = {"kind": "same", **head, "metric": metric}
+            row: Row = {"kind": "same", "size": size_of, **head, "metric": metric}
             row |= {"mean": mean.estimate, "low": mean.low, "high": mean.high}
             base = [float(episode.get(metric, np.nan)) for episode in played[BASELINE]]
             if metric in ("ttft_p99_s", "ttft_mean_s", "eel_mean_s", "eel_p99_s", "slo_attainment"):

@@ -13,6 +13,7 @@ from llmroute_env.experiments.table import number
 
 PUBLISHED: Final = (31.0, 42.0)  #: GPU-hours saved [%]
 _POOLS, _EQUAL, _PAGED = "two pools", "equal, 16 sequences", "equal, 128 sequences"
+_SIZE: Final = "the baseline's"  #: the fleet of the same size that the verdict is about
 _PLOT: Final = "pools.png"
 
 
@@ -65,7 +66,7 @@ def plot(rows: list[Row], directory: Path) -> None:
             known = [row["gpus"] for row in own if not math.isnan(row["gpus"])]
             axes.set_xlim(0, 1.3 * max(known, default=1.0))
             axes.grid(axis="y", visible=False)
-            axes.set_title(f"{cell}: {objective}", fontsize=9)
+            axes.set_title(f"{cell}: {objective}", fontsize=8)
         for axes in panels[-len(objectives) :]:
             axes.set_xlabel("GPUs of the smallest fleet")
         style.save(figure, directory / _PLOT)
@@ -79,16 +80,17 @@ _INTRODUCTION: Final = [
     "token budget, and reports 31 to 42% fewer GPU-hours, 5.4 times fewer preemptions and a P99 "
     "TTFT lower by 6% (on one of its two traces). Here: Llama-3-70B at TP 4 on A100 (the least at "
     "which the planner has room for a context of 65,536), prompts prefilled on the device in "
-    "chunks of 512 tokens unless a row says otherwise, Azure 2023 lengths, Poisson arrivals of 40 "
-    "requests/s. The traces have next to no prompt over 8,192, so 5% of prompts with 8,192 to "
-    "60,000 tokens are mixed in where a row says so. *In time*: started within 2 s and finished "
+    "chunks of 512 tokens, Azure 2023 lengths, Poisson arrivals of 40 requests/s. The traces have "
+    "next to no prompt over 8,192 tokens; *+ long* mixes in 5% of 8,192 to 60,000. *Decode only*: "
+    "prefill is done elsewhere and takes no time here. *Little memory*: 77,000 KV tokens a device "
+    "in place of 451,456. *In time*: started within 2 s and finished "
     "within 120 s; a fleet passes when the 95% confidence bound over seeds does.",
     "",
     "The paper's baseline gives every device the long pool's set-up and with it 16 sequences. With "
     "paged KV memory nothing asks for that: an engine set up for 65,536 tokens also runs 128 "
     "sequences, and preempts if they outgrow the memory. *Equal, 128 sequences* is that fleet. "
-    "Information: `lor` uses none, `sjf` and `dual_pool` the predicted decode length, `dual_pool` "
-    "bytes in place of prompt tokens.",
+    "Information: `lor` counts requests, `lmetric` prompt tokens too; `sjf` uses the predicted "
+    "decode length, `dual_pool` as well, and bytes in place of prompt tokens.",
     "",
 ]
 
@@ -104,7 +106,11 @@ def _verdict(rows: list[Row]) -> list[str]:
         )  # fmt: skip
     head = ("workload", "objective", "saved over 16 sequences [%]", "published 31 to 42",
             "over 128 sequences [%]", "over the best equal fleet [%]")  # fmt: skip
-    same = [row for row in rows if row["kind"] == "same" and row["policy"] == "dual_pool"]
+    same = [
+        row
+        for row in rows
+        if row["kind"] == "same" and row["policy"] == "dual_pool" and row["size"] == _SIZE
+    ]
     tails = "; ".join(
         f"{row['cell']} {percent(row['gain'], row['gain_low'], row['gain_high'])}%"
         for row in same
@@ -141,16 +147,17 @@ def _saved(row: Row, end: str) -> str:
 
 
 def _preempted(rows: list[Row]) -> str:
-    """Where any fleet of a cell preempts, at the same number of devices."""
-    found: dict[str, dict[str, float]] = {}
+    """Where any fleet of a cell preempts, at the same numbers of devices."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
-        if row["kind"] == "same" and row["metric"] == "preemptions_per_request":
-            own = row["policy"] == ("dual_pool" if row["fleet"] == _POOLS else "lor")
-            if own:
-                found.setdefault(row["cell"], {})[row["fleet"]] = 1000.0 * row["mean"]
+        if row["kind"] != "same" or row["metric"] != "preemptions_per_request":
+            continue
+        if row["policy"] == ("dual_pool" if row["fleet"] == _POOLS else "lor"):
+            means = found.setdefault((row["cell"], row["size"]), {})
+            means[row["fleet"]] = 1000.0 * row["mean"]
     parts = [
-        f"*{cell}*: " + ", ".join(f"{fleet} {number(n, 3)}" for fleet, n in means.items())
-        for cell, means in found.items()
+        f"*{cell}*, {size} size: " + ", ".join(f"{f} {number(n, 3)}" for f, n in means.items())
+        for (cell, size), means in found.items()
         if any(means.values())
     ]
     return "; ".join([*parts, "none in the other workloads, where memory is never short"]) + "."
@@ -168,9 +175,11 @@ def _reasons(rows: list[Row]) -> str:
         "in throughput, most of what two pools gain over 16 sequences is had by allowing 128 on "
         "equal devices, without pools; fewer devices at full load by the one and by the other: "
         + "; ".join(parts)
-        + ". What pools add under a latency objective is that short requests never wait behind a "
-        "long prefill; `lor` counts requests and sends them there. Where prefill takes nearly all "
-        "of a device's time, as with code, more sequences bring nothing (ρ near 1)."
+        + ". Under a latency objective pools also keep short requests from waiting behind a long "
+        "prefill, where `lor`, which counts requests, sends them. A router that weighs prompt "
+        "tokens does so on equal devices as well: *best equal fleet* is what is left of the gain "
+        "then. Where prefill takes nearly all of a device's time, as with code, more sequences "
+        "bring nothing (ρ near 1)."
     )
 
 
@@ -227,41 +236,55 @@ def _same_size(rows: list[Row]) -> list[str]:
     lines = [
         "### The same number of devices",
         "",
-        "As many as `lor` on equal devices with 16 sequences needs for 90% in time; the pools in "
-        "the model's proportions. Brackets: gain over that baseline in percent, paired by seed.",
+        "Brackets: gain over `lor` on equal devices with 16 sequences in percent, paired by seed.",
         "",
     ]
-    same = [row for row in rows if row["kind"] == "same"]
-    body = []
-    for key in dict.fromkeys((r["cell"], r["fleet"], r["policy"], r["split"]) for r in same):
-        cell, fleet, policy, split = key
-        if ":" in policy:
-            continue
-        by = {r["metric"]: r for r in same if (r["cell"], r["fleet"], r["policy"]) == key[:3]}
-        cells = [_with_gain(by[metric]) for metric in ("ttft_p99_s", "ttft_mean_s", "eel_mean_s")]
-        shares = [f"{100 * by[metric]['mean']:.1f}%" for metric in ("slo_attainment",)]
-        shares.append(number(by["preemptions_per_request"]["mean"], 3))
-        shares.append(f"{100 * by['rejected_share']['mean']:.2f}%")
-        body.append([cell, f"{fleet} ({split})", f"`{policy}`", *cells, *shares])
-    head = ("workload", "fleet", "router", "P99 TTFT [s]", "mean TTFT [s]", "mean EEL [s]",
-            "in time", "preemptions per request", "rejected")  # fmt: skip
-    return lines + table(head, body, 3)
+    words = {
+        _SIZE: "As many as that baseline needs for 90% in time; the pools in the model's "
+        "proportions:",
+        "the pools'": "As many as `dual_pool` needs for 90% in time, split as it needs them:",
+    }
+    same = [row for row in rows if row["kind"] == "same" and ":" not in row["policy"]]
+    for size, sentence in words.items():
+        body = []
+        found: dict[tuple[str, ...], dict[str, Row]] = {}
+        for row in (row for row in same if row["size"] == size):
+            names = (row["cell"], f"{row['fleet']} ({row['split']})", f"`{row['policy']}`")
+            found.setdefault(names, {})[row["metric"]] = row
+        for case, by in found.items():
+            latencies = ("ttft_p99_s", "ttft_mean_s", "eel_mean_s")
+            body.append(
+                [*case, *(_with_gain(by[metric]) for metric in latencies),
+                 f"{100 * by['slo_attainment']['mean']:.1f}%",
+                 number(1000 * by["preemptions_per_request"]["mean"], 3),
+                 f"{100 * by['rejected_share']['mean']:.2f}%"]
+            )  # fmt: skip
+        head = ("workload", "fleet", "router", "P99 TTFT [s]", "mean TTFT [s]", "mean EEL [s]",
+                "in time", "preemptions per 1,000", "rejected")  # fmt: skip
+        lines += [sentence, "", *table(head, body, 3)]
+    return lines
 
 
 def _routing(rows: list[Row]) -> list[str]:
     lines = [
         "### Mis-routing",
         "",
-        "Percent of all requests, at the same sizes. *Refused*: the prompt alone was too long for "
-        "the device, which says so, and the request is sent again a period later (counted each "
-        "time; routers that ignore pools try at random). *Rejected*: "
+        "Percent of all requests, on fleets of the baseline's size. *Refused*: the prompt alone "
+        "was too long for the device, which says so, and the request is sent again a period later "
+        "(counted each time; routers that ignore pools try at random). *Rejected*: "
         "prompt and answer together were too long, and the request is lost. *Needlessly long*: on "
         "a long device though a short one would have held it, spilled ones included. `gamma` is "
         "the estimator's safety margin in deviations.",
         "",
     ]
     body = []
-    same = [row for row in rows if row["kind"] == "same" and row["fleet"] == _POOLS]
+    same = [
+        row
+        for row in rows
+        if row["kind"] == "same"
+        and (row["fleet"], row["size"]) == (_POOLS, _SIZE)
+        and "decode only" not in row["cell"]  # the same requests, and nearly the same numbers
+    ]
     for cell, policy in dict.fromkeys((row["cell"], row["policy"]) for row in same):
         by = {r["metric"]: r for r in same if (r["cell"], r["policy"]) == (cell, policy)}
         metrics = ("refused", "rejected_there", "too_long_pool", "spilled_share")
