@@ -80,3 +80,10 @@ def test_every_section_is_whole(name: str):
     module = registry.section(name)
     assert callable(module.run)
     assert callable(module.render)
+
+
+def test_truth_values_that_some_rows_lack_are_numbers(extra: ModuleType, tmp_path: Path):
+    extra.run = lambda quick: [{"policy": "a", "ok": True}, {"policy": "b"}]
+    first, second = registry.rows_of("extra", tmp_path, quick=True)
+    assert first["ok"] == 1.0
+    assert second["ok"] != second["ok"]

@@ -131,6 +131,8 @@ def _read(path: Path) -> pd.DataFrame:
 def _values(column: pd.Series) -> pd.Series:
     if set(column) <= {"True", "False"}:
         return column == "True"
+    if set(column) <= {"True", "False", "nan"}:  # some rows have no such value
+        return column.map({"True": 1.0, "False": 0.0, "nan": float("nan")})
     for kind in (int, float):
         try:
             return column.map(kind)
