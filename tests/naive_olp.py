@@ -55,6 +55,8 @@ class NaiveOlp:
     step_size: float = 0.1
     history: int = 1024
     priced: bool = True
+    #: (G,) rows of the batch that prefill: (prompt, predicted tokens left), where devices do
+    prefilling: list[list[tuple[int, float]]] | None = None
     work_conserving: bool = True
     columns: list[Column] = field(default_factory=list)
     write: int = 0
@@ -78,17 +80,28 @@ class NaiveOlp:
         self.limit: list[int] = []
         self.used: list[int] = []
         self.physical: list[int] = []
+        self.budget: list[float] = []
+        self.largest = max(
+            min(int(row[Device.KV_LIMIT]), c)
+            for row, c in zip(devices, self.spec.context_limit, strict=True)
+        )
         for g, row in enumerate(devices):
             up = row[Device.UP] > 0
             n, fifo = int(row[Device.ACTIVE]), int(row[Device.FIFO_LENGTH])
+            rest = self.prefilling[g] if self.prefilling else []
+            lead = 1 - self.prefill_slots  # beyond the prompt, at slot 0
             stays = [
                 (max(math.floor(float(left) + 0.5), 1), 1, int(kv) + 1)
-                for kv, left in active[g, :n, [Active.KV, Active.REMAINING]].T
+                for kv, left in active[g, : n - len(rest), [Active.KV, Active.REMAINING]].T
+            ]
+            stays += [
+                (max(math.floor(left + 0.5), 1) + self.prefill_slots, 1, prompt + lead)
+                for prompt, left in rest
             ]
             if fifo:
                 mean = float(row[Device.FIFO_PREDICTED]) / fifo
-                stay = max(math.floor(mean + 0.5), 1)
-                stays.append((stay, fifo, int(row[Device.FIFO_TOKENS]) + fifo))
+                stay = max(math.floor(mean + 0.5), 1) + self.prefill_slots
+                stays.append((stay, fifo, int(row[Device.FIFO_TOKENS]) + lead * fifo))
             self.count.append([0] * self.lookahead)
             self.kv.append([0] * self.lookahead)
             for stay, requests, tokens in stays:
@@ -100,6 +113,11 @@ class NaiveOlp:
             self.used.append(n + fifo)
             running = n if row[Device.TIME_TO_END] > 0 else 0
             self.physical.append(sum(tokens for _, _, tokens in stays) + running)
+            self.budget.append(math.inf)
+            if self.spec.chunk_tokens:
+                each = max(self.spec.chunk_tokens - n, 0)
+                busy = max(int(row[Device.PREFILL]) - each * (row[Device.TIME_TO_END] > 0), 0)
+                self.budget[g] = each - busy
 
     # -- prices -----------------------------------------------------------------------------
 
@@ -151,17 +169,30 @@ class NaiveOlp:
 
     # -- decision ---------------------------------------------------------------------------
 
+    @property
+    def prefill_slots(self) -> int:
+        """Slots that a request stays before it decodes: the paper's prefill step."""
+        return int(self.spec.prefill and not self.spec.emits_token)
+
     def plan(self, row: np.ndarray, g: int) -> int:
         """Planned length on device g, 0 if it can never fit."""
         room = min(self.limit[g], self.spec.context_limit[g]) - int(row[Queue.PROMPT])
-        return 0 if room < 1 else max(min(math.floor(float(row[Queue.PREDICTED]) + 0.5), room), 1)
+        wanted = max(math.floor(float(row[Queue.PREDICTED]) + 0.5), 1)
+        if room < 1 or (wanted > room and room + int(row[Queue.PROMPT]) < self.largest):
+            return 0
+        return min(wanted, room)
+
+    def kv_at(self, row: np.ndarray, age: int) -> int:
+        """KV tokens of a request, as the paper's section 3.1 or its appendix A has them."""
+        return int(row[Queue.PROMPT]) + age + (0 if self.prefill_slots else 1)
 
     def reward(self, row: np.ndarray, length: int) -> float:
-        """Normalized decision reward, lock-step."""
+        """Normalized decision reward, lock-step, of ``length`` tokens."""
         o = self.spec.objective
+        tokens, length = length, length + self.prefill_slots
         R = max(min(m, c) for m, c in zip(self.limit, self.spec.context_limit, strict=True)) - 1
         waited = float(row[Queue.WAITED])
-        value = o.alpha * min(length, R) + o.beta * max(R - length, 0) + o.gamma * R + o.sigma
+        value = o.alpha * min(tokens, R) + o.beta * max(R - length, 0) + o.gamma * R + o.sigma
         value += o.zeta1 * (waited + length * self.spec.period_s < o.tail_eel_s)
         value += o.zeta2 * (waited < o.tail_ttft_s)
         most = max(o.alpha, o.beta) * R + o.gamma * R + o.sigma + o.zeta1 + o.zeta2
@@ -169,31 +200,32 @@ class NaiveOlp:
 
     def margin(self, row: np.ndarray, g: int, mem_scale: float) -> float:
         """Reward less price."""
-        length, lead = self.plan(row, g), int(row[Queue.PROMPT]) + 1
-        last = min(length, self.lookahead)
+        length, lead = self.plan(row, g), self.kv_at(row, 0)
+        last = min(length + self.prefill_slots, self.lookahead)
         cost = column_cost(self.bat[g], self.mem[g], 0, last, lead, mem_scale)
         return self.reward(row, length) - cost
 
     def fits(self, row: np.ndarray, g: int) -> bool:
         """A slot now, KV at the joining boundary and at every slot of the stay."""
-        length, need = self.plan(row, g), int(row[Queue.PROMPT]) + 1
+        length = self.plan(row, g)
         return (
             length > 0
+            and self.budget[g] > 0
             and self.used[g] < self.slots[g]
-            and self.physical[g] + need <= self.limit[g]
+            and self.physical[g] + self.kv_at(row, 0) <= self.limit[g]
             and all(
-                self.kv[g][h] + need + h <= self.limit[g]
-                for h in range(min(length, self.lookahead))
+                self.kv[g][h] + self.kv_at(row, h) <= self.limit[g]
+                for h in range(min(length + self.prefill_slots, self.lookahead))
             )
         )
 
     def occupy(self, row: np.ndarray, g: int) -> None:
         """Book an admission."""
-        need = int(row[Queue.PROMPT]) + 1
         self.used[g] += 1
-        self.physical[g] += need
-        for h in range(min(self.plan(row, g), self.lookahead)):
-            self.kv[g][h] += need + h
+        self.physical[g] += self.kv_at(row, 0)
+        self.budget[g] -= self.kv_at(row, 0)
+        for h in range(min(self.plan(row, g) + self.prefill_slots, self.lookahead)):
+            self.kv[g][h] += self.kv_at(row, h)
 
     def decide(self, observation: dict[str, np.ndarray]) -> np.ndarray:
         """Return the action (W,) of one period; call once per period, in order."""
@@ -248,8 +280,8 @@ class NaiveOlp:
         g = max(margins, key=lambda g: (margins[g], -((g - self.pointer) % G)))
         self.pointer = (g + 1) % G
         length = self.plan(row, g)
-        prompt = int(row[Queue.PROMPT])
-        column = Column(now, length, prompt, g, self.reward(row, length))
+        prompt = self.kv_at(row, 0) - 1
+        column = Column(now, length + self.prefill_slots, prompt, g, self.reward(row, length))
         if len(self.columns) < self.history:
             self.columns.append(column)
         else:

@@ -16,10 +16,14 @@ Observation = dict[str, np.ndarray]
 
 @dataclass
 class Gpu:
-    """One device: its batch and FIFO as (KV tokens now, predicted remaining tokens)."""
+    """One device: its batch and FIFO as (KV tokens now, predicted remaining tokens).
+
+    ``prefilling`` are the last rows of the batch: (KV tokens now, prompt tokens, remaining).
+    """
 
     batch: Sequence[tuple[float, float]] = ()
     fifo: Sequence[tuple[float, float]] = ()
+    prefilling: Sequence[tuple[float, float, float]] = ()
     slots: int = 8
     kv_limit: int = 1000
     running: bool = False
@@ -45,6 +49,9 @@ class Scene:
     period: int = 0
     period_s: float = 1.0
     context: Sequence[int] | None = None
+    prefill: bool = False
+    emits_token: bool = False
+    chunk_tokens: int = 0
 
     @property
     def spec(self) -> RouterSpec:
@@ -58,6 +65,9 @@ class Scene:
             objective=None,
             horizon_periods=100,
             scenario="hand-made",
+            prefill=self.prefill,
+            emits_token=self.emits_token,
+            chunk_tokens=self.chunk_tokens,
         )
 
     def observe(self) -> Observation:
@@ -73,16 +83,20 @@ class Scene:
         active = np.zeros((spec.devices, spec.slots, len(Active)), np.float32)
         for g, gpu in enumerate(self.gpus):
             row = devices[g]
-            row[Device.ACTIVE] = len(gpu.batch)
+            rows = [*gpu.batch, *((kv, left) for kv, _, left in gpu.prefilling)]
+            row[Device.ACTIVE] = len(rows)
             row[Device.BATCH_LIMIT] = gpu.slots
-            row[Device.KV_USED] = sum(kv for kv, _ in gpu.batch)
+            row[Device.KV_USED] = sum(kv for kv, _ in rows)
             row[Device.KV_LIMIT] = gpu.kv_limit
             row[Device.FIFO_LENGTH] = len(gpu.fifo)
             row[Device.FIFO_TOKENS] = sum(kv for kv, _ in gpu.fifo)
             row[Device.FIFO_PREDICTED] = sum(left for _, left in gpu.fifo)
             row[Device.TIME_TO_END] = 0.5 if gpu.running else 0.0
             row[Device.UP] = float(gpu.up)
-            for slot, (kv, left) in enumerate(gpu.batch):
+            if self.prefill:
+                row[Device.PREFILL] = row[Device.FIFO_TOKENS]
+                row[Device.PREFILL] += sum(prompt - kv for kv, prompt, _ in gpu.prefilling)
+            for slot, (kv, left) in enumerate(rows):
                 active[g, slot, Active.KV] = kv
                 active[g, slot, Active.REMAINING] = left
         clock = np.zeros(len(Clock), np.float32)

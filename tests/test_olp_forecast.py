@@ -19,7 +19,7 @@ from llmroute_env.spaces import Queue
 from policies import RouterSpec
 from policies.olp import forecast, layout
 from policies.olp.admission import fits, open_devices
-from policies.olp.columns import plan_length
+from policies.olp.columns import plan_on
 from policies.olp.router import OnlineLp
 from policies.olp.state import Load
 
@@ -51,6 +51,7 @@ def test_scarcity_is_what_every_slot_leaves(seed: int, lookahead: int, gpus: int
     scene = random_scene(np.random.default_rng(seed), gpus=gpus)
     policy, naive, observation = both(scene, lookahead)
     grid, scratch = policy.params.grid, policy.scratch
+    share = np.linspace(0.5, 2.0, gpus)  # of a look-ahead of each device's own
     for block in range(grid.blocks):
         forecast.scarcity(
             observation["devices"],
@@ -60,6 +61,7 @@ def test_scarcity_is_what_every_slot_leaves(seed: int, lookahead: int, gpus: int
             block,
             7.0,
             1e-3,
+            share,
             scratch.events,
             scratch.running,
             scratch.limits,
@@ -69,8 +71,9 @@ def test_scarcity_is_what_every_slot_leaves(seed: int, lookahead: int, gpus: int
         lanes[block] = scratch.scarcity
         found = layout.to_devices(grid, lanes)
         for g in range(block * grid.block, min((block + 1) * grid.block, gpus)):
-            slots = np.maximum(naive.slots[g] - np.array(naive.count[g]), 0) / 7.0
-            tokens = 1e-3 * np.maximum(naive.limit[g] - np.array(naive.kv[g]), 0) / 7.0
+            scale = share[g] / 7.0
+            slots = np.maximum(naive.slots[g] - np.array(naive.count[g]), 0) * scale
+            tokens = 1e-3 * np.maximum(naive.limit[g] - np.array(naive.kv[g]), 0) * scale
             assert_allclose(found[0, g], slots, rtol=1e-12, atol=0)
             assert_allclose(found[1, g], tokens, rtol=1e-12, atol=0)
     assert (scratch.events == 0.0).all()
@@ -86,7 +89,8 @@ def test_a_request_fits_exactly_where_every_slot_has_room(seed: int, lookahead: 
     for row in observation["queue"][: len(scene.queue)]:
         for g in range(len(scene.gpus)):
             prompt = int(row[Queue.PROMPT])
-            length = plan_length(float(row[Queue.PREDICTED]), prompt, load[g, Load.PLAN_LIMIT])
+            limit = load[g, Load.PLAN_LIMIT]
+            length = plan_on(float(row[Queue.PREDICTED]), prompt, limit, naive.largest)
             assert length == naive.plan(row, g)
             found = length > 0 and load[g, Load.OPEN] == 1
             found = found and fits(load, peaks, g, length, prompt)

@@ -20,7 +20,7 @@ import numpy as np
 
 from llmroute_env.jit import compiled
 from llmroute_env.spaces import Queue
-from policies.olp.columns import index, plan_length, reward, token_worth
+from policies.olp.columns import index, plan_on, reward, token_worth
 from policies.olp.forecast import find_peaks, read_departures
 from policies.olp.prices import column_cost
 from policies.olp.state import Load, Number, OlpMemory, OlpScratch, Terms
@@ -29,17 +29,20 @@ from policies.ordering import heapify, pop
 
 @compiled
 def offer(
-    prompt: int, predicted: float, waited_s: float, limit: int, terms: Terms
+    prompt: int, predicted: float, waited_s: float, limit: int, pace: float, terms: Terms
 ) -> tuple[int, float]:
-    """Planned length and normalized reward of a start now; (0, 0) where it can never fit.
+    """Planned stay and normalized reward of a start now; (0, 0) where it can never fit.
 
     Args:
+        prompt: s - steps [tokens].
         limit: PLAN_LIMIT of the device.
+        pace: length of its iterations [periods].
     """
-    length = plan_length(predicted, prompt, limit)
-    if length == 0:
+    tokens = plan_on(predicted, prompt + terms.steps, limit, terms.largest)
+    if tokens == 0:
         return 0, 0.0
-    return length, min(terms.scale * reward(length, waited_s, terms), 1.0)
+    length = tokens + terms.steps
+    return length, min(terms.scale * reward(length, waited_s, pace, terms), 1.0)
 
 
 @compiled
@@ -71,17 +74,19 @@ def open_devices(
     """Find the devices that may start something now and forecast their KV peaks; count them.
 
     A device is open with a free slot that no FIFO content needs and room for the smallest request
-    (one prompt token, one decode token) at the boundary at which it would join.
+    (one prompt token, one decode token) at the boundary at which it would join, whose iteration
+    has prefill tokens left where there is a budget.
     """
     count = 0
     for g in range(devices.shape[0]):
         if (
             load[g, Load.USED] < load[g, Load.BATCH_LIMIT]
             and load[g, Load.PHYSICAL] + 2 <= load[g, Load.KV_LIMIT]
+            and load[g, Load.BUDGET] > 0
         ):
             load[g, Load.OPEN] = 1
             count += 1
-            read_departures(devices, active, g, leaving)
+            read_departures(devices, active, load, g, leaving)
             find_peaks(load, leaving, g, peaks)
     return count
 
@@ -100,6 +105,7 @@ def _score(
     waited_s: float,
     worth: float,
     g: int,
+    pace: np.ndarray,
     terms: Terms,
     load: np.ndarray,
     sums: np.ndarray,
@@ -115,7 +121,7 @@ def _score(
         return worth - cost
     # Prices end with the look-ahead, and what is beyond would be free.
     cost *= length / min(length, terms.lookahead)
-    score = index(length, waited_s, worth, cost, terms)
+    score = index(length, waited_s, worth, cost, pace[g], terms)
     if not terms.selective:
         return score
     # Tokens are worth the same whoever emits them, so prices come close to all of it and margins
@@ -129,6 +135,7 @@ def best_device(
     predicted: float,
     waited_s: float,
     pointer: int,
+    pace: np.ndarray,
     terms: Terms,
     load: np.ndarray,
     peaks: np.ndarray,
@@ -138,16 +145,16 @@ def best_device(
     """Best score of a request over the devices that can take it: score, device, length."""
     best = -np.inf
     chosen, planned = -1, 0
-    limit, length, worth = -1, 0, 0.0
+    limit, speed, length, worth = -1, 0.0, 0, 0.0
     for g in range(load.shape[0]):
         if load[g, Load.OPEN] == 0:
             continue
-        if load[g, Load.PLAN_LIMIT] != limit:  # once for all where devices are alike
-            limit = load[g, Load.PLAN_LIMIT]
-            length, worth = offer(prompt, predicted, waited_s, limit, terms)
+        if load[g, Load.PLAN_LIMIT] != limit or pace[g] != speed:  # once where devices are alike
+            limit, speed = load[g, Load.PLAN_LIMIT], pace[g]
+            length, worth = offer(prompt, predicted, waited_s, limit, speed, terms)
         if length == 0 or not fits(load, peaks, g, length, prompt):
             continue
-        score = _score(prompt, length, waited_s, worth, g, terms, load, sums, carry)
+        score = _score(prompt, length, waited_s, worth, g, pace, terms, load, sums, carry)
         if score > best or (score == best and _emptier(load, g, chosen, pointer)):
             best, chosen, planned = score, g, length
     return best, chosen, planned
@@ -195,16 +202,17 @@ def admit(
     load, peaks, leaving = scratch.load, scratch.peaks, scratch.leaving
     sums, carry, keys, heap = scratch.sums, scratch.carry, scratch.keys, scratch.heap
     numbers, margins, pointer = memory.numbers, memory.margins, memory.pointer
+    pace = scratch.pace
     floor = -np.inf if work_conserving else 0.0
     margins[:] = np.nan
     size = 0
     positive = 0
     for row in range(waiting):
-        prompt = int(queue[row, Queue.PROMPT])
+        prompt = int(queue[row, Queue.PROMPT]) - terms.steps
         predicted = scratch.predicted[row]
         waited = np.float64(queue[row, Queue.WAITED])
         best, g, _ = best_device(
-            prompt, predicted, waited, pointer[0], terms, load, peaks, sums, carry
+            prompt, predicted, waited, pointer[0], pace, terms, load, peaks, sums, carry
         )
         if g < 0:
             continue
@@ -221,11 +229,11 @@ def admit(
     while size > 0:
         row = pop(keys, heap, size)
         size -= 1
-        prompt = int(queue[row, Queue.PROMPT])
+        prompt = int(queue[row, Queue.PROMPT]) - terms.steps
         predicted = scratch.predicted[row]
         waited = np.float64(queue[row, Queue.WAITED])
         best, g, length = best_device(
-            prompt, predicted, waited, pointer[0], terms, load, peaks, sums, carry
+            prompt, predicted, waited, pointer[0], pace, terms, load, peaks, sums, carry
         )
         if g < 0:
             continue
@@ -251,9 +259,11 @@ def _occupy(
     load[g, Load.USED] += 1
     load[g, Load.TOKENS] += prompt + 1
     load[g, Load.PHYSICAL] += prompt + 1
+    load[g, Load.BUDGET] -= prompt + 1
     if (
         load[g, Load.USED] < load[g, Load.BATCH_LIMIT]
         and load[g, Load.PHYSICAL] + 2 <= load[g, Load.KV_LIMIT]
+        and load[g, Load.BUDGET] > 0
     ):
         if length < leaving.shape[2]:
             leaving[g, 0, length] += 1

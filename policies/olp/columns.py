@@ -11,7 +11,12 @@ Conventions, with 0-based period boundaries (source: arXiv 2607.03948, section 3
 * A start at boundary k ends at boundary k + n, hence saved steps T - k - n and tail test
   waited + n < t1'. The paper's 1-based T - (k + n - 1) and k + n - t are the same numbers.
 * Rolling horizon: T - k is a constant R. Fixed horizon: R is what is left of the episode.
-* A slot is one iteration. ``iteration`` [periods per slot] converts where they differ.
+* A slot is one iteration. ``pace`` [periods per slot], the device's own, converts.
+* Where devices prefill, a request is given as s - steps prompt tokens and a stay of n + steps
+  slots (``modes.py``).
+* A clipped plan makes any ô look as if it fitted. On a fleet of unlike devices a shorter one would
+  then take what it must reject, so clipping is for the fleet's largest devices; on the others a
+  request whose s + ô is too long is no candidate.
 
 The index (``rank="index"``, our own) is what a request loses by waiting D longer, per unit of what
 it costs: a generalized c-mu rule with prices in place of service times. With latency weights alone
@@ -39,19 +44,28 @@ def plan_length(predicted: float, prompt: int, limit: int) -> int:
 
 
 @compiled
-def reward(length: int, waited_s: float, terms: Terms) -> float:
+def plan_on(predicted: float, prompt: int, limit: int, largest: int) -> int:
+    """:func:`plan_length` on a device of a fleet whose largest one takes ``largest`` tokens."""
+    if limit < largest and np.floor(predicted + 0.5) > limit - prompt:
+        return 0
+    return plan_length(predicted, prompt, limit)
+
+
+@compiled
+def reward(length: int, waited_s: float, pace: float, terms: Terms) -> float:
     """The decision reward r of a start now, before normalization.
 
     Args:
-        length: n, planned iterations.
+        length: planned stay [slots].
+        pace: length of an iteration of the device [periods].
         waited_s: time since arrival [s].
         terms: weights, horizon and iteration time of this period.
     """
     stay = float(length)
-    value = terms.alpha * min(stay, terms.horizon_tokens)
-    value += terms.beta * max(terms.horizon - stay * terms.iteration, 0.0) + terms.start
+    value = terms.alpha * min(stay - terms.steps, terms.horizon_tokens)
+    value += terms.beta * max(terms.horizon - stay * pace, 0.0) + terms.start
     starts_in_time = waited_s < terms.tail_ttft_s
-    ends_in_time = waited_s + stay * terms.iteration_s < terms.tail_eel_s
+    ends_in_time = waited_s + stay * (pace * terms.period_s) < terms.tail_eel_s
     if terms.zeta1 > 0.0 and ends_in_time and (terms.joint == 0 or starts_in_time):
         value += terms.zeta1
     if terms.zeta2 > 0.0 and starts_in_time:
@@ -62,11 +76,13 @@ def reward(length: int, waited_s: float, terms: Terms) -> float:
 @compiled
 def token_worth(length: int, terms: Terms) -> float:
     """The part of the normalized reward that is paid per token."""
-    return float(terms.scale * terms.alpha * min(float(length), terms.horizon_tokens))
+    return float(terms.scale * terms.alpha * min(float(length - terms.steps), terms.horizon_tokens))
 
 
 @compiled
-def index(length: int, waited_s: float, worth: float, cost: float, terms: Terms) -> float:
+def index(
+    length: int, waited_s: float, worth: float, cost: float, pace: float, terms: Terms
+) -> float:
     """Loss from waiting D longer, over the cost; for ordering only.
 
     A deadline that is still met is lost with a chance that rises exponentially as its slack shrinks
@@ -75,10 +91,11 @@ def index(length: int, waited_s: float, worth: float, cost: float, terms: Terms)
     same with any request, so tokens per cost differ by little but the noise of the prices.
 
     Args:
-        length: n, planned iterations.
+        length: planned stay [slots].
         waited_s: time since arrival [s].
         worth: normalized reward of a start now.
         cost: price of the column.
+        pace: length of an iteration of the device [periods].
         terms: weights, horizon and iteration time of this period.
     """
     loss = terms.waiting_cost
@@ -86,7 +103,7 @@ def index(length: int, waited_s: float, worth: float, cost: float, terms: Terms)
     if terms.zeta2 > 0.0 and waited_s < terms.tail_ttft_s:
         loss += terms.zeta2 * np.exp((waited_s - terms.tail_ttft_s) / terms.patience_s)
     if terms.zeta1 > 0.0:
-        slack_s = terms.tail_eel_s - waited_s - length * terms.iteration_s
+        slack_s = terms.tail_eel_s - waited_s - length * (pace * terms.period_s)
         if terms.joint:
             slack_s = min(slack_s, terms.tail_ttft_s - waited_s)
         if slack_s > 0.0:

@@ -22,6 +22,7 @@ from policies.olp.errors import expect
 from policies.olp.fluid import update_fluid
 from policies.olp.forecast import read_load
 from policies.olp.history import forget_before, remember
+from policies.olp.modes import as_decoding, keep_pace
 from policies.olp.pricing import update_prices
 from policies.olp.state import Load, Number, OlpMemory, OlpParams, OlpScratch, Terms
 from policies.olp.targets import Goal, multiplier, reopen, tail_weights
@@ -73,6 +74,15 @@ def _most_tokens(load: np.ndarray) -> int:
     for g in range(load.shape[0]):
         most = max(most, load[g, Load.PLAN_LIMIT])
     return most
+
+
+@compiled
+def _largest(devices: np.ndarray, context_limit: np.ndarray) -> int:
+    """Most tokens s + o that some device takes, up or down."""
+    largest = 0
+    for g in range(devices.shape[0]):
+        largest = max(largest, min(int(devices[g, Device.KV_LIMIT]), context_limit[g]))
+    return largest
 
 
 @compiled
@@ -130,19 +140,20 @@ def _enter_history(
     scratch: OlpScratch,
 ) -> None:
     """Enter the best action of every first-seen request; devices with equal margins in turn."""
-    load, sums, carry = scratch.load, scratch.sums, scratch.carry
+    load, sums, carry, pace = scratch.load, scratch.sums, scratch.carry, scratch.pace
     devices = load.shape[0]
     now = int(np.floor(memory.numbers[Number.SLOT]))
     for row in range(waiting):
         if queue_id[row] <= seen_before:
             continue
-        prompt = int(queue[row, Queue.PROMPT])
+        prompt = int(queue[row, Queue.PROMPT]) - terms.steps
         predicted = scratch.predicted[row]
         waited = np.float64(queue[row, Queue.WAITED])
         best, chosen, planned, value = -np.inf, -1, 0, 0.0
         for turn in range(devices):
             g = (memory.pointer[0] + turn) % devices
-            length, worth = offer(prompt, predicted, waited, load[g, Load.PLAN_LIMIT], terms)
+            limit = load[g, Load.PLAN_LIMIT]
+            length, worth = offer(prompt, predicted, waited, limit, pace[g], terms)
             if length == 0:
                 continue
             margin = worth - price(prompt, length, g, terms, load, sums, carry)
@@ -199,6 +210,9 @@ def decide(
     expect(queue, waiting, devices, active, params.forget, memory, scratch)
     expected = scratch.active
     read_load(devices, params.context_limit, params.grid.block, load)
+    if params.prefill:
+        steps, shared, chunk_tokens = params.steps, params.shared, params.chunk_tokens
+        as_decoding(devices, active, steps, shared, chunk_tokens, load, expected)
     most = _most_tokens(load)
     seen_before = numbers[Number.LAST_ID]
     hidden = np.float64(clock[Clock.HIDDEN])
@@ -206,6 +220,15 @@ def decide(
     see_targets(queue, queue_id, waiting, seen_before, devices, active, params, memory)
     horizon = _horizon(clock, params, numbers, most)
     iteration = iteration_periods(numbers)
+    keep_pace(
+        devices,
+        params.group,
+        np.float64(np.float32(params.period_s)),
+        params.smoothing,
+        iteration,
+        memory.pace,
+        scratch.pace,
+    )
     largest = params.normalizer
     if largest == 0.0:
         longest = horizon if params.rolling else max(params.horizon_periods, horizon)
@@ -226,7 +249,6 @@ def decide(
         horizon,
         horizon / iteration,
         iteration,
-        iteration * params.period_s,
         1.0 / largest,
         params.priced,
         params.indexed,
@@ -238,6 +260,9 @@ def decide(
         grid.bits,
         grid.lookahead,
         joint,
+        params.steps,
+        _largest(devices, params.context_limit),
+        params.period_s,
     )
     if params.priced:
         mem_scale = params.mem_scale

@@ -36,12 +36,13 @@ def decide_lanes(
             memory.rewards[lane],
             memory.arrivals[lane],
             memory.margins[lane],
-            memory.seen[lane],
-            memory.seen_count[lane],
             memory.series[lane],
             memory.goals[lane],
             memory.sent[lane],
             memory.held[lane],
+            memory.seen[lane],
+            memory.seen_count[lane],
+            memory.pace[lane],
         )
         decide(
             queue[lane],

@@ -25,6 +25,7 @@ from policies.olp.drift import arrival_rate, iteration_periods
 from policies.olp.forecast import scarcity
 from policies.olp.history import step_sizes
 from policies.olp.layout import Column
+from policies.olp.modes import by_arrivals
 from policies.olp.prices import (
     add_event,
     close_chunks,
@@ -48,17 +49,29 @@ def _cheapest(
     first: int,
     last: int,
     lead: float,
+    need: int,
+    pace: np.ndarray,
+    own: float,
+    slope: float,
 ) -> tuple[int, float]:
-    """Device that is up on which a column costs least, and its cost; -1 where there is none."""
+    """Device that can hold a column and gains most by it, and its cost; -1 where there is none.
+
+    A slower device earns less, which counts as cost: ``slope`` for every period by which its
+    iterations (``pace``, (G,)) are longer than those of the column's worth, ``own``.
+
+    Args:
+        need: most KV tokens of the column, s + n; a device that is down has room for none.
+    """
     best, chosen = np.inf, -1
     devices = load.shape[0]
     for i in range(devices):
         g = (turn + i) % devices
-        if load[g, Load.BATCH_LIMIT] == 0:
+        if load[g, Load.PLAN_LIMIT] < need:
             continue
         cost = column_cost(
             sums, carry, load[g, Load.BLOCK], bits, load[g, Load.LANE], width, first, last, lead
         )
+        cost += slope * (pace[g] - own)
         if cost < best:
             best, chosen = cost, g
     return chosen, best
@@ -79,7 +92,7 @@ def update_fluid(
 ) -> None:
     """Take K projected steps from the last prices, and leave their prefix sums in scratch."""
     grid, numbers, load = params.grid, memory.numbers, scratch.load
-    sums, carry = scratch.sums, scratch.carry
+    sums, carry, pace = scratch.sums, scratch.carry, scratch.pace
     known = int(numbers[Number.COLUMNS])
     for block in range(grid.blocks):
         make_sums(
@@ -95,7 +108,7 @@ def update_fluid(
     here = waiting + hidden
     if known == 0:
         return
-    expected = max(here + expected_new, 1.0)
+    expected = by_arrivals(here, expected_new, terms.iteration, pace, scratch.share)
     share_waiting = min(here / expected, 1.0) if waiting > 0 else 0.0
     step_bat, step_mem = step_sizes(numbers, params.step_size, mem_scale)
     batch = scratch.picks.shape[1]
@@ -110,38 +123,50 @@ def update_fluid(
             block,
             expected,
             mem_scale,
+            scratch.share,
             scratch.events,
             scratch.running,
             scratch.limits,
             scratch.demand_scarcity[block],
         )
+    most = 0
+    for g in range(load.shape[0]):
+        most = max(most, load[g, Load.PLAN_LIMIT])
     for _ in range(scratch.picks.shape[0]):
         drawn_waiting = int(batch * share_waiting + below(memory.rng, 1 << 20) / (1 << 20))
         for entry in range(batch):
             if entry < drawn_waiting:
                 row = below(memory.rng, waiting)
                 start = 0 if pressing else below(memory.rng, grid.lookahead)
-                prompt = int(queue[row, Queue.PROMPT])
+                prompt = int(queue[row, Queue.PROMPT]) - terms.steps
                 length, worth = offer(
                     prompt,
                     scratch.predicted[row],
-                    np.float64(queue[row, Queue.WAITED]) + start * terms.iteration_s,
-                    load[0, Load.PLAN_LIMIT],
+                    np.float64(queue[row, Queue.WAITED])
+                    + start * (terms.iteration * terms.period_s),
+                    most,
+                    terms.iteration,
                     terms,
                 )
+                own = terms.iteration
             else:
                 pick = below(memory.rng, known)
                 prompt = memory.columns[pick, Column.PROMPT]
                 length = memory.columns[pick, Column.LENGTH]
                 worth = memory.rewards[pick]
+                own = pace[memory.columns[pick, Column.DEVICE]]
                 start = below(memory.rng, grid.lookahead)
             last = min(start + length, grid.lookahead)
             if last <= start:
                 continue
             lead = float(prompt + 1 - start)
             turn = below(memory.rng, load.shape[0])
-            g, cost = _cheapest(load, sums, carry, grid.bits, grid.block, turn, start, last, lead)
             # A window cut at H pays for what is left of it; so it also earns only that share.
+            slope = terms.scale * terms.beta * (last - start)
+            g, cost = _cheapest(
+                load, sums, carry, grid.bits, grid.block, turn, start, last, lead,
+                prompt + length, pace, own, slope,
+            )  # fmt: skip
             if g >= 0 and worth * (last - start) / length > cost:
                 block = load[g, Load.BLOCK]
                 events, running = scratch.demand_events[block], scratch.demand_running[block]

@@ -18,7 +18,7 @@ from llmroute_env.jit import compiled
 from llmroute_env.spaces import Active, Device
 from policies.olp.layout import Grid, Resource, Running
 from policies.olp.prices import add_event, open_chunks
-from policies.olp.state import Load
+from policies.olp.state import NO_BUDGET, Load
 
 
 @compiled
@@ -52,6 +52,9 @@ def read_load(devices: np.ndarray, context_limit: np.ndarray, width: int, load: 
         load[g, Load.OPEN] = 0
         load[g, Load.BLOCK] = g // width
         load[g, Load.LANE] = g % width
+        load[g, Load.BUDGET] = NO_BUDGET
+        load[g, Load.FIFO_STAY] = fifo_slots(devices, g) if fifo > 0 else 0
+        load[g, Load.FIFO_LEAD] = int(devices[g, Device.FIFO_TOKENS]) + fifo
 
 
 @compiled
@@ -72,6 +75,7 @@ def scarcity(
     block: int,
     expected: float,
     mem_scale: float,
+    share: np.ndarray,
     events: np.ndarray,
     running: np.ndarray,
     limits: np.ndarray,
@@ -84,6 +88,7 @@ def scarcity(
 
     Args:
         expected: arrivals expected over the look-ahead, at least 1.
+        share: (G,) those over the ones of each device's own look-ahead.
         out: (2, rows, lanes).
     """
     bits, width = grid.bits, grid.block
@@ -93,6 +98,7 @@ def scarcity(
         for at in range(lane, grid.lanes, width):
             limits[Resource.BATCH, at] = load[g, Load.BATCH_LIMIT]
             limits[Resource.MEMORY, at] = load[g, Load.KV_LIMIT]
+            limits[2, at] = share[g]
         used, tokens = float(load[g, Load.USED]), float(load[g, Load.TOKENS])
         add_event(events, running, bits, lane, width, 0, used, tokens)
         for slot in range(int(devices[g, Device.ACTIVE])):
@@ -101,8 +107,7 @@ def scarcity(
             add_event(events, running, bits, lane, width, end, -1.0, -lead)
         fifo = np.float64(devices[g, Device.FIFO_LENGTH])
         if fifo > 0.0:
-            end = fifo_slots(devices, g)
-            lead = np.float64(devices[g, Device.FIFO_TOKENS]) + fifo
+            end, lead = load[g, Load.FIFO_STAY], np.float64(load[g, Load.FIFO_LEAD])
             add_event(events, running, bits, lane, width, end, -fifo, -lead)
     open_chunks(running, width)
     _remaining(events, running, grid.slot0, limits, 1.0 / expected, mem_scale / expected, out)
@@ -122,7 +127,7 @@ def _remaining(
     e_count, e_lead = events[Running.COUNT], events[Running.LEAD]
     count, lead = running[Running.COUNT], running[Running.LEAD]
     d_bat, d_mem = out[Resource.BATCH], out[Resource.MEMORY]
-    batch_limit, kv_limit = limits[Resource.BATCH], limits[Resource.MEMORY]
+    batch_limit, kv_limit, share = limits[Resource.BATCH], limits[Resource.MEMORY], limits[2]
     rows, lanes = d_bat.shape
     for row in range(rows):
         for at in range(lanes):
@@ -133,12 +138,14 @@ def _remaining(
             lead[at] = leads
             e_lead[row, at] = 0.0
             used = leads + (slot0[at] + row) * covering
-            d_bat[row, at] = max(batch_limit[at] - covering, 0.0) * bat_scale
-            d_mem[row, at] = max(kv_limit[at] - used, 0.0) * mem_scale
+            d_bat[row, at] = max(batch_limit[at] - covering, 0.0) * bat_scale * share[at]
+            d_mem[row, at] = max(kv_limit[at] - used, 0.0) * mem_scale * share[at]
 
 
 @compiled
-def read_departures(devices: np.ndarray, active: np.ndarray, g: int, leaving: np.ndarray) -> None:
+def read_departures(
+    devices: np.ndarray, active: np.ndarray, load: np.ndarray, g: int, leaving: np.ndarray
+) -> None:
     """Fill ``leaving`` (G, 2, H) of device g: requests and KV leads that leave at each slot."""
     leaving[g] = 0
     slots = leaving.shape[2]
@@ -149,10 +156,10 @@ def read_departures(devices: np.ndarray, active: np.ndarray, g: int, leaving: np
             leaving[g, 1, end] += int(active[g, slot, Active.KV]) + 1
     fifo = int(devices[g, Device.FIFO_LENGTH])
     if fifo > 0:
-        end = fifo_slots(devices, g)
+        end = load[g, Load.FIFO_STAY]
         if end < slots:
             leaving[g, 0, end] += fifo
-            leaving[g, 1, end] += int(devices[g, Device.FIFO_TOKENS]) + fifo
+            leaving[g, 1, end] += load[g, Load.FIFO_LEAD]
 
 
 @compiled

@@ -25,6 +25,7 @@ from policies.olp.drift import arrival_rate, iteration_periods
 from policies.olp.forecast import scarcity
 from policies.olp.history import sample, step_sizes
 from policies.olp.layout import Column, Grid
+from policies.olp.modes import by_arrivals
 from policies.olp.prices import (
     add_event,
     advance,
@@ -115,7 +116,9 @@ def update_prices(
     batch = sample(memory, scratch.picks)
     step_bat, step_mem = step_sizes(numbers, params.step_size, mem_scale)
     arrivals_per_slot = arrival_rate(numbers) * iteration_periods(numbers)
-    expected = max(arrivals_per_slot * grid.lookahead, 1.0)
+    coming = arrivals_per_slot * grid.lookahead
+    iteration = iteration_periods(numbers)
+    expected = by_arrivals(0.0, coming, iteration, scratch.pace, scratch.share)
     now = int(np.floor(numbers[Number.SLOT]))
     for block in range(grid.blocks):
         prices, sums = memory.prices[block], scratch.sums[block]
@@ -140,6 +143,7 @@ def update_prices(
             block,
             expected,
             mem_scale,
+            scratch.share,
             scratch.events,
             scratch.running,
             scratch.limits,

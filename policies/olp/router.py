@@ -51,7 +51,8 @@ class OnlineLp(Policy):
     * Rolling horizon: T - k is a constant R, by default the longest stay that fits a device.
       gamma's term is then a constant and beta's depends on ô alone, so waiting never raises a
       margin: starvation is built in, and OLP resembles shortest-first on latency weights.
-    * Iterations that differ from the period: slots are iterations, rewards are in periods.
+    * Iterations that differ from the period: slots are iterations, rewards are in periods, each
+      group of devices at its own pace. Prefill on the device: ``modes.py``.
     * Drift: a one-sided Poisson test of a sliding window (``drift.py``).
     """
 
@@ -79,7 +80,8 @@ class OnlineLp(Policy):
         horizon: Literal["rolling", "fixed"] = "rolling"
         #: R [periods]; raised to the longest stay seen. Default: the longest that fits a device
         window_periods: Annotated[float, Field(ge=1)] | None = None
-        #: correct predicted lengths by their errors, ``errors.py``; default: with fluid prices
+        #: correct predicted lengths by their errors, ``errors.py``; default: with fluid prices,
+        #: unless devices prefill (rows of the batch cannot be told apart then)
         correct: bool | None = None
         #: fill idle capacity at margins <= 0, too; default: not with fluid prices and no target
         work_conserving: bool | None = None
@@ -105,7 +107,11 @@ class OnlineLp(Policy):
         given = self.parameters
         priced = given.pricing != "none"
         fluid = given.pricing == "fluid"
-        corrected = fluid if given.correct is None else given.correct
+        if given.correct and self.spec.prefill:
+            raise ValueError(
+                "olp: correct=true: errors are seen where devices only decode, these prefill, too"
+            )
+        corrected = fluid and not self.spec.prefill if given.correct is None else given.correct
         drift = given.drift_window if given.drift and priced else 0
         self.weights = {
             key: float(getattr(self.spec.objective, key) if value is None else value)
@@ -119,6 +125,8 @@ class OnlineLp(Policy):
         conserving = not fluid or len(self.targets) > 0
         if given.work_conserving is not None:
             conserving = given.work_conserving
+        pools = list(dict.fromkeys(self.spec.pool)) or [""]
+        group = np.array([pools.index(name) for name in self.spec.pool], np.int64)
         g, w, h = self.spec.devices, self.spec.window, given.lookahead
         grid = make_grid(g, h)
         params = OlpParams(
@@ -144,6 +152,11 @@ class OnlineLp(Policy):
             weights=np.array([self.weights[key] for key in _WEIGHTS]),
             context_limit=np.array(self.spec.context_limit, np.int64),
             targets=self.targets,
+            prefill=int(self.spec.prefill),
+            steps=int(self.spec.prefill and not self.spec.emits_token),
+            shared=int(self.spec.prefix_block > 0),
+            chunk_tokens=self.spec.chunk_tokens,
+            group=group,
         )
         lanes = (grid.rows, grid.lanes)
         numbers = np.zeros(len(Number))
@@ -168,6 +181,7 @@ class OnlineLp(Policy):
             held=np.zeros(tracked, np.int64),
             seen=np.zeros((g, self.spec.slots if corrected else 0, 4), np.float32),
             seen_count=np.zeros((g, 2), np.int64),
+            pace=np.zeros(len(pools)),
         )
         scratch = OlpScratch(
             scarcity=np.zeros((2, *lanes)),
@@ -175,7 +189,7 @@ class OnlineLp(Policy):
             sums=np.zeros((grid.blocks, 2, *lanes)),
             carry=np.zeros((grid.blocks, 2, grid.lanes)),
             running=np.zeros((4, grid.lanes)),
-            limits=np.zeros((2, grid.lanes)),
+            limits=np.zeros((3, grid.lanes)),
             picks=np.zeros((given.steps, given.batch), np.int32),
             demand_scarcity=np.zeros((demand, 2, *lanes)),
             demand_events=np.zeros((demand, 2, *lanes)),
@@ -187,6 +201,8 @@ class OnlineLp(Policy):
             active=np.zeros((g, self.spec.slots, 2), np.float32),
             keys=np.zeros(w),
             heap=np.zeros(w, np.int64),
+            pace=np.zeros(g),
+            share=np.ones(g),
         )
         return Build(params, memory, scratch)
 

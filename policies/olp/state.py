@@ -51,6 +51,13 @@ class Load(IntEnum):
     OPEN = 6  #: 1 while the device may start something this period
     BLOCK = 7  #: block of the grid
     LANE = 8  #: lane in the block
+    FIFO_STAY = 9  #: mean planned stay of the FIFO's contents [slots]
+    FIFO_LEAD = 10  #: their KV tokens at slot 0 [tokens]
+    BUDGET = 11  #: prefill tokens that the boundary's iteration has left, NO_BUDGET without one
+
+
+#: what stands for no budget; an admission takes its prompt from it [tokens]
+NO_BUDGET = 2**62
 
 
 class OlpParams(NamedTuple):
@@ -78,6 +85,11 @@ class OlpParams(NamedTuple):
     weights: np.ndarray  #: (8,) alpha ... zeta2, tail_eel_s, tail_ttft_s
     context_limit: np.ndarray  #: (G,) int64 [tokens]
     targets: np.ndarray  #: (n, len(Target)) float64, tail targets, see ``targets.py``
+    prefill: int  #: 1: devices prefill what they decode, see ``modes.py``
+    steps: int  #: slots that a stay is longer than its tokens: the prefill, where it emits none
+    shared: int  #: 1: devices have prefix caches
+    chunk_tokens: int  #: tokens of an iteration that prefills, 0 without a budget
+    group: np.ndarray  #: (G,) int64, group of devices that are alike
 
 
 class Terms(NamedTuple):
@@ -93,7 +105,6 @@ class Terms(NamedTuple):
     horizon: float  #: R [periods]
     horizon_tokens: float  #: R in iterations
     iteration: float  #: length of an iteration [periods]
-    iteration_s: float  #: the same [s]
     scale: float  #: 1 / the reward normalizer
     priced: int
     indexed: int
@@ -105,6 +116,9 @@ class Terms(NamedTuple):
     bits: int  #: of the grid
     lookahead: int
     joint: int  #: 1: zeta1 is earned where the start is in time, too
+    steps: int  #: slots that a stay is longer than its tokens
+    largest: int  #: most tokens s + o that some device of the fleet takes, up or down [tokens]
+    period_s: float
 
 
 class OlpMemory(NamedTuple):
@@ -125,6 +139,7 @@ class OlpMemory(NamedTuple):
     held: np.ndarray  #: (G,) int64, rows of it in use
     seen: np.ndarray  #: (G, B_max, 4) float32, see ``errors.Seen``
     seen_count: np.ndarray  #: (G, 2) int64, active and FIFO at the last look
+    pace: np.ndarray  #: (groups,) float64, smoothed length of an iteration, 0: unknown [periods]
 
 
 class OlpScratch(NamedTuple):
@@ -135,7 +150,7 @@ class OlpScratch(NamedTuple):
     sums: np.ndarray  #: (blocks, 2, rows, lanes)
     carry: np.ndarray  #: (blocks, 2, lanes)
     running: np.ndarray  #: (4, lanes) zero between calls
-    limits: np.ndarray  #: (2, lanes) B and M of one block
+    limits: np.ndarray  #: (3, lanes) B, M and ``share`` of one block
     picks: np.ndarray  #: (K, batch) int32
     demand_scarcity: np.ndarray  #: (blocks, 2, rows, lanes); these three only for fluid prices
     demand_events: np.ndarray  #: (blocks, 2, rows, lanes) zero between calls
@@ -144,6 +159,8 @@ class OlpScratch(NamedTuple):
     leaving: np.ndarray  #: (G, 2, H) int64, requests and KV leads that leave at a slot
     peaks: np.ndarray  #: (G, H + 1) int64, max over slots < n of occupied KV + slot
     predicted: np.ndarray  #: (W,) float64, ô of the visible queue, corrected [tokens]
-    active: np.ndarray  #: (G, B_max, 2) float32, ``obs["active"]``, corrected
+    active: np.ndarray  #: (G, B_max, 2) float32, ``obs["active"]``, corrected, as if all decoded
     keys: np.ndarray  #: (W,) float64, minus the margins
     heap: np.ndarray  #: (W,) int64, rows as a heap
+    pace: np.ndarray  #: (G,) float64, length of an iteration [periods]
+    share: np.ndarray  #: (G,) float64, arrivals of the look-ahead over those of the device's own
