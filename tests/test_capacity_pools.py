@@ -88,7 +88,7 @@ def test_model_needs_two_pools_of_unlike_reach() -> None:
     assert model.estimate(Scenario.load(data)) is None
 
 
-# A router that ignores pools is no case for this: a device more in the short one harms it.
+# A router that ignores pools is no case for this: a device more in the short one may not help.
 @pytest.mark.parametrize("policy", ["dual_pool", "dual_pool:overload=1000"])
 def test_smallest_over_all_splits(policy: str, tmp_path: Path) -> None:
     path = tmp_path / "pools.yaml"

@@ -213,7 +213,10 @@ def test_one_pool_is_lor() -> None:
     for case in range(200):
         scene = random_scene(rng)
         observation = scene.observe()
-        ours, theirs = make("dual_pool", scene.spec, seed=case), make("lor", scene.spec, seed=case)
+        # Of equal reach: LOR looks at what a device can hold, the pool's devices all hold the same.
+        alike = (1_000_000,) * len(scene.gpus)
+        spec = replace(scene.spec, context_limit=alike, kv_limit=alike)
+        ours, theirs = make("dual_pool", spec, seed=case), make("lor", spec, seed=case)
         for period in range(3):
             moment = at(observation, period)
             moment["queue_id"] = moment["queue_id"] + 100 * period * (moment["queue_id"] >= 0)

@@ -3,8 +3,8 @@
 A fleet is a tuple of device counts, one per pool. More devices are assumed not to hurt: a fleet
 passes when a smaller one does. The assumption saves simulations and is then tested: the
 neighbours of the answer are simulated too, and everything tested is searched for a larger fleet
-that failed where a smaller one passed. (A router that ignores pools breaks it: it sends long
-requests to a short device more.)
+that failed where a smaller one passed. (A router that ignores pools may break it: it puts short
+requests on long devices, and a short device more is little help then.)
 
 One pool: gallop from a guess until one size fails and a larger one passes, then bisect.
 Several: the same along a ray of sizes that keeps the pools in proportion. Then, one device fewer

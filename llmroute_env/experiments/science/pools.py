@@ -87,8 +87,8 @@ FLEETS: Final[Mapping[str, Fleets]] = {
         ("lor", "sjf", "lmetric"),
         ("lor", "sjf", "lmetric"),
     ),
-    # Routers that ignore pools are no case for a search over splits: they get worse by a short
-    # device more.
+    # Routers that ignore pools are no case for a search over splits: a short device more is little
+    # help to them, or none.
     "two pools": Fleets(
         "dual-pool",
         {},

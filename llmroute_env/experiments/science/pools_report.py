@@ -169,7 +169,7 @@ def _reasons(rows: list[Row]) -> str:
     for cell, row in models.items():
         full = [row[f"full load, {fleet}"] for fleet in (_EQUAL, _PAGED, _POOLS)]
         parts.append(
-            f"*{cell}* {100 * (1 - full[1] / full[0]):.0f} and {100 * (1 - full[2] / full[0]):.0f}%"
+            f"*{cell}* {_whole(1 - full[1] / full[0])} and {_whole(1 - full[2] / full[0])}%"
         )
     return (
         "in throughput, most of what two pools gain over 16 sequences is had by allowing 128 on "
@@ -177,7 +177,8 @@ def _reasons(rows: list[Row]) -> str:
         + "; ".join(parts)
         + ". Under a latency objective pools also keep short requests from waiting behind a long "
         "prefill, where `lor`, which counts requests, sends them. A router that weighs prompt "
-        "tokens does so on equal devices as well: *best equal fleet* is what is left of the gain "
+        "tokens does so on equal devices as well, and so does a central queue that starts what "
+        "fits now: *best equal fleet* is what is left of the gain "
         "then. Where prefill takes nearly all of a device's time, as with code, more sequences "
         "bring nothing (ρ near 1)."
     )
@@ -198,9 +199,9 @@ def _model(rows: list[Row]) -> list[str]:
         full = [row[f"full load, {fleet}"] for fleet in (_EQUAL, _PAGED, _POOLS)]
         body.append(
             [row["cell"], f"{row['alpha']:.3f}", f"{row['alpha_work']:.3f}", f"{row['rho']:.2f}",
-             f"{100 * row['saving']:.0f}%", f"{100 * row['saving_work']:.0f}%",
+             f"{_whole(row['saving'])}%", f"{_whole(row['saving_work'])}%",
              *(number(devices, 3) for devices in full),
-             f"{100 * (1 - full[2] / full[1]):.0f}%"]
+             f"{_whole(1 - full[2] / full[1])}%"]
         )  # fmt: skip
     head = ("workload", "α, requests", "α, work", "ρ", "saves, α by requests", "by work",
             "full load: 16 sequences", "128", "two pools", "saved over 128")  # fmt: skip
@@ -270,8 +271,8 @@ def _routing(rows: list[Row]) -> list[str]:
         "### Mis-routing",
         "",
         "Percent of all requests, on fleets of the baseline's size. *Refused*: the prompt alone "
-        "was too long for the device, which says so, and the request is sent again a period later "
-        "(counted each time; routers that ignore pools try at random). *Rejected*: "
+        "was too long for the device, which says so, and the request is sent again a period later. "
+        "`lor` and `sjf` know prompt tokens and what a device holds. *Rejected*: "
         "prompt and answer together were too long, and the request is lost. *Needlessly long*: on "
         "a long device though a short one would have held it, spilled ones included. `gamma` is "
         "the estimator's safety margin in deviations.",
@@ -309,6 +310,11 @@ def _with_gain(row: Row) -> str:
 def _answers(rows: list[Row]) -> list[Row]:
     """Rows of the smallest fleets of the dual-pool router."""
     return [row for row in rows if row["kind"] == "capacity" and row["policy"] == "dual_pool"]
+
+
+def _whole(share: float) -> int:
+    """A share in whole percent."""
+    return round(100.0 * share)
 
 
 def _span(values: Sequence[float]) -> str:
