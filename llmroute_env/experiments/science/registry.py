@@ -28,7 +28,7 @@ from llmroute_env.experiments.science.play import code_version
 from llmroute_env.experiments.science.rows import Row, records
 
 #: Modules of further sections, in the order of the report.
-SECTIONS: Final[tuple[str, ...]] = ("targets", "pools", "cache_routing")
+SECTIONS: Final[tuple[str, ...]] = ("targets", "pools", "cache_routing", "modes")
 
 _FIRST_SEED: Final = 1000
 _SEEDS: Final = 10
