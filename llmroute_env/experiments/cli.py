@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from llmroute_env.command_line import Parser
+from llmroute_env.command_line import Parser, at_least
 from llmroute_env.experiments.table import DEFAULT_METRICS
 from llmroute_env.metrics import METRICS, TIMINGS
 from llmroute_env.scenario import Scenario, list_scenarios
@@ -53,8 +53,8 @@ def parser() -> argparse.ArgumentParser:
         help="comma-separated name, name:key=value or module:Class (default: %(default)s)",
     )
     add("--baseline", help="policy that improvements are against (default: the first)")
-    add("--seeds", type=_positive, default=10, help="number of seeds (default: %(default)s)")
-    add("--first-seed", type=_natural, default=0, help="first seed (default: %(default)s)")
+    add("--seeds", type=at_least(1), default=10, help="number of seeds (default: %(default)s)")
+    add("--first-seed", type=at_least(0), default=0, help="first seed (default: %(default)s)")
     add(
         "--set",
         action="append",
@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
         f"(default: the next number under {DEFAULT_OUT})",
     )
     add("--overwrite", action="store_true", help="delete the results that --out holds")
-    add("--jobs", type=_positive, help="processes (default: one per core)")
+    add("--jobs", type=at_least(1), help="processes (default: one per core)")
     add(
         "--metrics",
         type=_metrics,
@@ -193,24 +193,6 @@ def _pairs(data: Mapping[str, object]) -> str:
         else:
             words.append(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}")
     return " ".join(words)
-
-
-def _positive(text: str) -> int:
-    return _integer(text, 1)
-
-
-def _natural(text: str) -> int:
-    return _integer(text, 0)
-
-
-def _integer(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {least}")
-    return value
 
 
 def _loads(text: str) -> tuple[float, ...]:

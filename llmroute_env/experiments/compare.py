@@ -22,6 +22,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from llmroute_env.command_line import cores
 from llmroute_env.experiments import cli, load, runner, statistics, table
 from llmroute_env.experiments.records import ResultDirectory, frame, write_csv
 from llmroute_env.scenario import Scenario, parse_assignments
@@ -121,7 +122,7 @@ def _run(
     )
     with Progress(*columns, console=err, transient=not err.is_terminal) as progress:
         bar = progress.add_task(results.scenario.name, total=len(tasks))
-        jobs = options.jobs or _cores()
+        jobs = options.jobs or cores()
         runner.run(tasks, jobs=jobs, progress=lambda _: progress.advance(bar))
 
 
@@ -176,10 +177,3 @@ def _next_directory() -> Path:
     while (path := cli.DEFAULT_OUT / f"{number:03d}").exists():
         number += 1
     return path
-
-
-def _cores() -> int:
-    """Cores that this process may use, which a container may have restricted."""
-    from joblib import cpu_count
-
-    return int(cpu_count())

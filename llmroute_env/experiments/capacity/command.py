@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.markup import escape
 
-from llmroute_env.command_line import Parser
+from llmroute_env.command_line import Parser, at_least, cores
 from llmroute_env.experiments import cli, runner, table
 from llmroute_env.experiments.capacity import model, report, slo
 from llmroute_env.experiments.capacity.report import Baseline
@@ -65,12 +65,16 @@ def parser() -> argparse.ArgumentParser:
         f"preemptions_per_request; may be repeated (default: {' '.join(DEFAULT_SLOS)})",
     )
     add("--confidence", type=_probability, default=0.95, help="of a bound (default: %(default)s)")
-    add("--seeds", type=_two, default=6, help="number of seeds (default: %(default)s)")
-    add("--first-seed", type=_natural, default=1000, help="first seed (default: %(default)s)")
+    add("--seeds", type=at_least(2), default=6, help="number of seeds (default: %(default)s)")
+    add("--first-seed", type=at_least(0), default=1000, help="first seed (default: %(default)s)")
     add("--baseline", help="policy that savings are against (default: the first)")
     add("--baseline-scenario", help="its scenario's name (default: the first)")
-    add("--baseline-gpus", type=_positive, help="savings against a fleet of so many GPUs instead")
-    add("--max-devices", type=_positive, help="largest fleet to try (default: from the load)")
+    add(
+        "--baseline-gpus",
+        type=at_least(1),
+        help="savings against a fleet of so many GPUs instead",
+    )
+    add("--max-devices", type=at_least(1), help="largest fleet to try (default: from the load)")
     add(
         "--set",
         action="append",
@@ -86,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
         help=f"directory; resumed when it is one (default: the next number under {DEFAULT_OUT})",
     )
     add("--overwrite", action="store_true", help="delete the results that --out holds")
-    add("--jobs", type=_positive, help="processes (default: one per core)")
+    add("--jobs", type=at_least(1), help="processes (default: one per core)")
     add("--no-plots", action="store_true", help="write no PNG files")
     return made
 
@@ -135,7 +139,7 @@ def _main(options: argparse.Namespace, out: Console, err: Console) -> None:
                     slos,
                     seeds,
                     confidence=options.confidence,
-                    jobs=options.jobs or _cores(),
+                    jobs=options.jobs or cores(),
                     progress=_teller(status, case),
                 )
                 sizings.append(size(trials, ceiling=options.max_devices, estimate=estimate))
@@ -214,35 +218,6 @@ def _next_directory() -> Path:
     while (path := DEFAULT_OUT / f"{number:03d}").exists():
         number += 1
     return path
-
-
-def _cores() -> int:
-    """Cores that this process may use, which a container may have restricted."""
-    from joblib import cpu_count
-
-    return int(cpu_count())
-
-
-def _positive(text: str) -> int:
-    return _integer(text, 1)
-
-
-def _natural(text: str) -> int:
-    return _integer(text, 0)
-
-
-def _two(text: str) -> int:
-    return _integer(text, 2)
-
-
-def _integer(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {least}")
-    return value
 
 
 def _probability(text: str) -> float:
