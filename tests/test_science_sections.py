@@ -44,8 +44,7 @@ def extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_rows_are_kept_until_the_code_or_the_size_changes(extra: ModuleType, tmp_path: Path):
-    out = tmp_path / "out"
-    out.mkdir()
+    out = tmp_path / "new" / "out"
     assert registry.rows_of("extra", out, quick=True, play=False) == []
     first = registry.rows_of("extra", out, quick=True)
     assert registry.rows_of("extra", out, quick=True) == first

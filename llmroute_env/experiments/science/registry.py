@@ -89,6 +89,7 @@ def rows_of(name: str, out: Path, *, quick: bool, play: bool = True) -> list[Row
             return records(frame.drop(columns=_STAMP))
     if not play:
         return []
+    out.mkdir(parents=True, exist_ok=True)  # before the experiment: it may take minutes
     frame = pd.DataFrame(made.run(quick))
     # "nan" tells a missing number from an empty word.
     stamped = frame.assign(**{_STAMP: stamp})
