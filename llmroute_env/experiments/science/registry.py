@@ -6,7 +6,7 @@ A section is a module of this package with
   start at `seeds_of(quick)` unless it says otherwise; `parallel` spreads episodes over the cores;
 * ``render(rows) -> str``: Markdown that starts with a ``##`` heading, from the rows alone;
 * optionally ``plot(rows, directory)``: PNG files, which the Markdown names as ``images/<file>``;
-* optionally ``line(rows) -> str``: a sentence for the ten lines on top.
+* optionally ``line(rows) -> str``: a sentence for the top, behind the ten lines.
 
 Rows are kept in ``<out>/<module>.csv`` and made anew only when the code that made them has
 changed: a run that was cut short goes on with the section that it had not finished.

@@ -55,7 +55,8 @@ def write(study: Study) -> Path:
     figures.write(images, frames)
     arena = _arena(study, images)
     more = registry.pages(study.out, images, quick=study.quick, play=study.play)
-    top = summary.lines(frames, study.arena) + registry.headlines(study.out, quick=study.quick)
+    top = summary.lines(frames, study.arena)
+    beyond = registry.headlines(study.out, quick=study.quick)
     lines = [
         "# Results",
         "",
@@ -64,6 +65,7 @@ def write(study: Study) -> Path:
         "",
         *(f"{i}. {line}" for i, line in enumerate(top, start=1)),
         "",
+        *(["Beyond that paper:", "", *(f"* {line}" for line in beyond), ""] if beyond else []),
         *sections.published(frames),
         *sections.attribution(frames),
         *sections.constants(frames),
