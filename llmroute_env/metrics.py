@@ -30,6 +30,7 @@ utilizations of nothing are 0. No warning is raised.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -259,7 +260,7 @@ def _jain_over_lengths(eel: NDArray[np.float64], decode: NDArray[np.int64]) -> f
 
 def _hit_rate(log: Mapping[str, NDArray[Any]], rows: Any) -> float:
     if "cached" not in log:
-        return float("nan")
+        return math.nan  # one object, so that two summaries of the same episode compare equal
     joined = ~np.isnan(log["start_s"][rows])
     prompt = log["prompt"][rows][joined]
     return float(log["cached"][rows][joined].sum() / prompt.sum()) if len(prompt) else float("nan")

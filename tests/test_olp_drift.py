@@ -80,6 +80,7 @@ def memory(size: int) -> OlpMemory:
         goals=np.zeros((0, 0)),
         sent=np.zeros((0, 0, 0)),
         held=np.zeros(0, np.int64),
+        pace=np.zeros(1),
     )
 
 
