@@ -376,6 +376,30 @@ def test_ppo_learns(tmp_path: Path) -> None:
     assert scores[-1] > scores[0] + 0.2 * lost.mean()  # and most of it by learning, not by masks
 
 
+def test_a_scenario_with_a_comma_in_its_label_shifts_no_column(tmp_path: Path) -> None:
+    import csv
+
+    from stable_baselines3.common.logger import Logger, make_output_format
+
+    from llmroute_env.training.callbacks import record
+
+    label = TrainingScenario(scenario="paper-overload", overrides=TINY).label
+    assert "," in label
+    logger = Logger(str(tmp_path), [make_output_format("csv", str(tmp_path))])
+    for step in range(2):
+        record(logger, Score({"reward": 7.0}, {label: np.array([1.0, 3.0])}, shift=0.5))
+        logger.dump(step)
+    logger.close()
+    with (tmp_path / "progress.csv").open() as file:
+        rows = list(csv.reader(file))
+    head, *values = rows
+    for row in values:
+        found = dict(zip(head, map(float, row), strict=True))
+        assert found["held_out/gain"] == 2.0
+        assert found["held_out/reward"] == 7.0
+        assert found["held_out/hold_shift"] == 0.5
+
+
 def _held_out_gains(out: Path) -> list[float]:
     import csv
 

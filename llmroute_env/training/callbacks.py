@@ -211,7 +211,8 @@ def record(logger: Any, score: Score) -> None:
     logger.record("held_out/worst", score.worst)
     logger.record("held_out/hold_shift", score.shift)
     for label, gains in score.gains.items():
-        logger.record(f"gain/{label}", float(gains.mean()))
+        # SB3 writes names into the head of progress.csv unquoted: a comma would shift its columns.
+        logger.record(f"gain/{label.replace(',', ';')}", float(gains.mean()))
 
 
 def describe(

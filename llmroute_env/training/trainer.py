@@ -42,13 +42,8 @@ def train(
     torch.set_num_threads(1)
     clock = Clock({})
     run = RunDirectory.create(out, config, command_line())
-    env = make_training_env(config)
-    model = make_model(config, env)
-    model.set_logger(_logger(run, quiet))
-    if config.imitation is not None:
-        imitate(config, model)
-    _learn(config, run, model, progress, clock)
-    _evolve(config, run, model.logger, clock)
+    model = _start(config, run, make_training_env(config), quiet)
+    _go_on(config, run, model, progress, clock)
     return run
 
 
@@ -67,17 +62,33 @@ def resume(out: Path, *, progress: bool = False, quiet: bool = False) -> RunDire
     clock = Clock(state)
     env = make_training_env(config)
     if not state:
-        model = make_model(config, env)
-        model.set_logger(_logger(run, quiet))
-        if config.imitation is not None:
-            imitate(config, model)
+        model = _start(config, run, env, quiet)
     else:
         env.seed(config.seed + 7919 * (1 + int(state["steps"])))
         model = load_model(config, run.path / "last.zip", env)
         model.set_logger(_logger(run, quiet))
-    _learn(config, run, model, progress, clock)
-    _evolve(config, run, model.logger, clock)
+    _go_on(config, run, model, progress, clock)
     return run
+
+
+def _start(config: TrainingConfig, run: RunDirectory, env: Any, quiet: bool) -> Any:
+    """A new model, cloned from its teacher where the configuration has one."""
+    model = make_model(config, env)
+    model.set_logger(_logger(run, quiet))
+    if config.imitation is not None:
+        imitate(config, model)
+    return model
+
+
+def _go_on(
+    config: TrainingConfig, run: RunDirectory, model: Any, progress: bool, clock: Clock
+) -> None:
+    """What is left of PPO and of evolution; the curves' files are closed after it."""
+    try:
+        _learn(config, run, model, progress, clock)
+        _evolve(config, run, model.logger, clock)
+    finally:
+        model.logger.close()
 
 
 def imitate(config: TrainingConfig, model: Any) -> dict[str, float]:
