@@ -41,8 +41,8 @@ def preempt_last(p: Record, q: Array, v: Record, d: Record, slots: Array, phase:
 
 
 @compiled
-def _join(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array, j: int) -> None:
-    """Put request ``j`` into the next slot of the batch."""
+def decode_from_now(p: Record, q: Array, d: Record, slots: Array, phase: Array, j: int) -> int:
+    """Let request ``j`` decode, in the slot after those that do; its KV tokens, s + emitted."""
     request, slot = q[j], slots[d.active]
     emitted = np.int64(request.emitted)
     kv = request.prompt + emitted
@@ -55,8 +55,16 @@ def _join(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array,
     d.next_finish = min(d.next_finish, finish) if d.active > 0 else finish
     d.active += 1
     d.kv_held += kv
-    d.blocks += blocks_of(kv + 1, p.block)
     d.fresh += 1
+    return kv  # type: ignore[no-any-return]
+
+
+@compiled
+def _join(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array, j: int) -> None:
+    """Put request ``j`` into the next slot of the batch."""
+    request = q[j]
+    kv = decode_from_now(p, q, d, slots, phase, j)
+    d.blocks += blocks_of(kv + 1, p.block)
     if request.preemptions > 0:
         request.recomputed += kv
         d.prefill += kv
@@ -191,6 +199,15 @@ def retire(p: Record, q: Array, v: Record, d: Record, slots: Array, phase: Array
 
 
 @compiled
+def move(slots: Array, source: int, target: int) -> None:
+    """Copy a slot."""
+    slots[target].request = slots[source].request
+    slots[target].finish = slots[source].finish
+    slots[target].kv = slots[source].kv
+    slots[target].predicted = slots[source].predicted
+
+
+@compiled
 def finish_request(p: Record, v: Record, request: Record, end: int) -> None:
     """Record and reward a request that has emitted its last token."""
     request.emitted = request.decode
@@ -217,10 +234,7 @@ def _complete(
         if slot.finish > d.count:
             finish = min(finish, slot.finish)
             if kept < b:
-                slots[kept].request = slot.request
-                slots[kept].finish = slot.finish
-                slots[kept].kv = slot.kv
-                slots[kept].predicted = slot.predicted
+                move(slots, b, kept)
             kept += 1
             continue
         request, kv = q[slot.request], slot.kv + d.count

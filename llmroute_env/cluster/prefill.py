@@ -12,7 +12,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmroute_env.cluster.device import NEVER, finish_request, first_start, preempt_last, run_for
+from llmroute_env.cluster.device import (
+    NEVER,
+    decode_from_now,
+    finish_request,
+    first_start,
+    move,
+    preempt_last,
+    run_for,
+)
 from llmroute_env.cluster.fifo import Record, blocks_of, push_head, remove
 from llmroute_env.cluster.prefix import (
     already_referenced,
@@ -67,6 +75,7 @@ def _preempt(
         d.fresh = max(d.fresh - 1, 0)
         preempt_last(p, q, v, d, slots, phase)
     if p.prefix_block:
+        d.blocks += x[j].referenced * p.per_cached
         leave_cache(p, chains, x[j], d, cache)
     d.prefill_left += np.int64(q[j].prompt) + q[j].emitted - x[j].expected
 
@@ -226,14 +235,6 @@ def retire_mixed(
 
 
 @compiled
-def _move(slots: Array, source: int, target: int) -> None:
-    slots[target].request = slots[source].request
-    slots[target].finish = slots[source].finish
-    slots[target].kv = slots[source].kv
-    slots[target].predicted = slots[source].predicted
-
-
-@compiled
 def _leave(
     p: Record,
     q: Array,
@@ -249,7 +250,6 @@ def _leave(
     if p.prefix_block:
         d.blocks += x[j].referenced * p.per_cached
         keep_answer(p, chains, x[j], d, cache, np.int64(q[j].prompt) + q[j].decode)
-        d.blocks -= x[j].referenced * p.per_cached
         leave_cache(p, chains, x[j], d, cache)
     finish_request(p, v, q[j], end)
     v.completed += 1
@@ -276,7 +276,7 @@ def _complete_mixed(
         if slot.finish > d.count:
             finish = min(finish, slot.finish)
             if kept < b:
-                _move(slots, b, kept)
+                move(slots, b, kept)
             kept += 1
             continue
         kv = slot.kv + d.count
@@ -314,7 +314,7 @@ def _advance(
         if p.prefix_block:
             keep_prompt(p, chains, x[j], d, cache, min(slot.kv, np.int64(q[j].prompt)))
         if slot.kv < slot.finish:
-            _move(slots, b, d.active + d.prefilling)
+            move(slots, b, d.active + d.prefilling)
             d.prefilling += 1
             continue
         d.kv_progress -= slot.kv
@@ -328,27 +328,7 @@ def _advance(
                 d.blocks -= blocks_of(slot.finish, p.block)
                 _leave(p, q, x, chains, cache, v, d, j, end)
                 continue
-        _decode_from_now(p, q, d, slots, phase, b)
+        target = slot.finish  # before the slot, which may be its own, is written
+        kv = decode_from_now(p, q, d, slots, phase, j)
+        d.growth += blocks_of(kv, p.block) - blocks_of(target, p.block)
     return emitted
-
-
-@compiled
-def _decode_from_now(
-    p: Record, q: Array, d: Record, slots: Array, phase: Array, source: int
-) -> None:
-    """Turn a prefilled request into a decoding one, in the slot after the decoding ones."""
-    j, target = slots[source].request, slots[source].finish
-    request, slot = q[j], slots[d.active]
-    emitted = np.int64(request.emitted)
-    kv = request.prompt + emitted
-    finish = d.count + request.decode - emitted
-    slot.request = j
-    slot.finish = finish
-    slot.kv = kv - d.count
-    slot.predicted = np.float64(request.predicted) - emitted + d.count
-    phase[-slot.kv % p.block] += 1
-    d.growth += blocks_of(kv, p.block) - blocks_of(target, p.block)
-    d.next_finish = min(d.next_finish, finish) if d.active > 0 else finish
-    d.active += 1
-    d.kv_held += kv
-    d.fresh += 1

@@ -123,10 +123,8 @@ def keep_prompt(p: Record, chains: Array, x: Record, d: Record, cache: Array, to
 def leave_cache(p: Record, chains: Array, x: Record, d: Record, cache: Array) -> None:
     """Drop all references, the last block first.
 
-    The caller has taken the request's blocks off ``d.blocks``, all of them but for what others
-    had counted: as many cached blocks as it references are added back here, where they stay in use.
+    ``d.blocks`` counts the request's referenced blocks but no private one any more.
     """
-    d.blocks += x.referenced * p.per_cached
     for i in range(x.referenced - 1, -1, -1):
         if _give_back(d, cache, chains[x.chain + i]):
             d.blocks -= p.per_cached
@@ -137,7 +135,7 @@ def leave_cache(p: Record, chains: Array, x: Record, d: Record, cache: Array) ->
 def keep_answer(p: Record, chains: Array, x: Record, d: Record, cache: Array, tokens: int) -> None:
     """Cache the blocks that an answer has filled, in the room that the request has just left.
 
-    ``d.blocks`` counts the request's referenced blocks but no private one any more.
+    As in `leave_cache`, ``d.blocks`` counts no private block of the request any more.
     """
     whole = min(tokens // p.prefix_block, x.links)
     for i in range(x.referenced, whole):
