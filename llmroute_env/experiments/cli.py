@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel
 from rich import box
+from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from llmroute_env.command_line import Parser, at_least
+from llmroute_env.experiments import runner
 from llmroute_env.experiments.table import DEFAULT_METRICS
 from llmroute_env.metrics import METRICS, TIMINGS
 from llmroute_env.scenario import Scenario, list_scenarios
@@ -24,6 +27,7 @@ from llmroute_env.scenario.workload import Workload
 
 DEFAULT_SCENARIO: Final = "paper-overload"
 DEFAULT_POLICIES: Final = "round_robin,lor,power_of_d,central_fifo,sjf,mc_sf,olp"
+_INTERRUPTED: Final = 130
 DEFAULT_OUT: Final = Path("results") / "compare"
 
 _EXAMPLES: Final = """\
@@ -34,6 +38,22 @@ examples:
   compare.py --policies lor,my_router:MyRouter --baseline lor      (./my_router.py, class MyRouter)
   compare.py --list
 """
+
+
+def status_of(command: Callable[[], int], err: Console) -> int:
+    """Exit status of a command that plays episodes; faults of the user end in one line."""
+    try:
+        return command()
+    except runner.EpisodeError as error:
+        err.print(escape(error.details.rstrip()))
+        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        return 1
+    except (ValueError, OSError) as error:
+        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        return 2
+    except KeyboardInterrupt:
+        err.print("interrupted: the same command goes on with what is missing")
+        return _INTERRUPTED
 
 
 def parser() -> argparse.ArgumentParser:

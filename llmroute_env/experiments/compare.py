@@ -27,7 +27,6 @@ from llmroute_env.experiments import cli, load, runner, statistics, table
 from llmroute_env.experiments.records import ResultDirectory, frame, write_csv
 from llmroute_env.scenario import Scenario, parse_assignments
 
-_INTERRUPTED: Final = 130
 _RUNS_SHOWN: Final = 40  #: TensorBoard's own limit
 
 
@@ -35,22 +34,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status. Faults of the user end in one line."""
     options = cli.parser().parse_args(arguments)
     out, err = table.console(), table.console(stderr=True)
-    try:
-        if options.list:
-            out.print(cli.scenario_listing())
-            out.print(cli.policy_table())
-            return 0
-        return _compare(options, out, err)
-    except runner.EpisodeError as error:
-        err.print(escape(error.details.rstrip()))
-        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        return 1
-    except (ValueError, OSError) as error:
-        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        return 2
-    except KeyboardInterrupt:
-        err.print("interrupted: the same command goes on with what is missing")
-        return _INTERRUPTED
+    return cli.status_of(lambda: _main(options, out, err), err)
+
+
+def _main(options: argparse.Namespace, out: Console, err: Console) -> int:
+    if options.list:
+        out.print(cli.scenario_listing())
+        out.print(cli.policy_table())
+        return 0
+    return _compare(options, out, err)
 
 
 def _compare(options: argparse.Namespace, out: Console, err: Console) -> int:

@@ -23,7 +23,6 @@ DEFAULT_SCENARIO: Final = "azure-conv-a100"
 DEFAULT_POLICIES: Final = "round_robin,lor,sjf"
 DEFAULT_SLOS: Final = ("slo_attainment>=0.8",)
 DEFAULT_OUT: Final = Path("results") / "capacity"
-_INTERRUPTED: Final = 130
 _EXAMPLES: Final = """\
 examples:
   capacity.py --policies round_robin,lor,sjf --slo "ttft_p99_s<=0.5" --slo "rejected_share<=0.1"
@@ -99,22 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status. Faults of the user end in one line."""
     options = parser().parse_args(arguments)
     out, err = table.console(), table.console(stderr=True)
-    try:
-        _main(options, out, err)
-    except runner.EpisodeError as error:
-        err.print(escape(error.details.rstrip()))
-        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        return 1
-    except (ValueError, OSError) as error:
-        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        return 2
-    except KeyboardInterrupt:
-        err.print("interrupted: the same command goes on with what is missing")
-        return _INTERRUPTED
-    return 0
+    return cli.status_of(lambda: _main(options, out, err), err)
 
 
-def _main(options: argparse.Namespace, out: Console, err: Console) -> None:
+def _main(options: argparse.Namespace, out: Console, err: Console) -> int:
     slos = slo.parse_all(options.slo or DEFAULT_SLOS)
     scenarios = _scenarios(options)
     policies = cli.split_policies(options.policies)
@@ -157,6 +144,7 @@ def _main(options: argparse.Namespace, out: Console, err: Console) -> None:
     out.print(f"results: {directory.path}/capacity.csv, sizes.csv, episodes.csv", soft_wrap=True)
     if not options.no_plots:
         _plot(directory.path, sizings, slos, baseline, out, err)
+    return 0
 
 
 def _scenarios(options: argparse.Namespace) -> list[Scenario]:
