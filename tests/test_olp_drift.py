@@ -81,6 +81,7 @@ def memory(size: int) -> OlpMemory:
         sent=np.zeros((0, 0, 0)),
         held=np.zeros(0, np.int64),
         pace=np.zeros(1),
+        trend=np.zeros((1, 0)),
     )
 
 

@@ -23,7 +23,8 @@ from llmroute_env.spaces import Queue
 from policies.olp.columns import index, plan_on, reward, token_worth
 from policies.olp.forecast import find_peaks, read_departures
 from policies.olp.prices import column_cost
-from policies.olp.state import Load, Number, OlpMemory, OlpScratch, Terms
+from policies.olp.slowdown import lost_time, meet, time_cost
+from policies.olp.state import Load, Number, OlpMemory, OlpScratch, SlowScratch, Terms
 from policies.ordering import heapify, pop
 
 
@@ -110,6 +111,8 @@ def _score(
     load: np.ndarray,
     sums: np.ndarray,
     carry: np.ndarray,
+    lost: float,
+    slow: SlowScratch,
 ) -> float:
     """What a (request, device) pair is ranked by: its margin, or its index.
 
@@ -117,16 +120,17 @@ def _score(
     a margin of 0 or less makes it negative, and the pair is not started.
     """
     cost = price(prompt, length, g, terms, load, sums, carry)
+    time, lenient = time_cost(prompt, length, lost, g, pace[g], terms, slow)
     if terms.indexed == 0:
-        return worth - cost
+        return worth - cost - time
     # Prices end with the look-ahead, and what is beyond would be free.
-    cost *= length / min(length, terms.lookahead)
+    cost = cost * (length / min(length, terms.lookahead)) + time
     score = index(length, waited_s, worth, cost, pace[g], terms)
     if not terms.selective:
         return score
     # Tokens are worth the same whoever emits them, so prices come close to all of it and margins
     # are noise around 0; but what an idle slot does not emit is lost. So they count twice here.
-    return -score if worth + token_worth(length, terms) <= cost else score
+    return -score if worth + token_worth(length, terms) <= cost - lenient else score
 
 
 @compiled
@@ -141,10 +145,15 @@ def best_device(
     peaks: np.ndarray,
     sums: np.ndarray,
     carry: np.ndarray,
+    slow: SlowScratch,
 ) -> tuple[float, int, int]:
-    """Best score of a request over the devices that can take it: score, device, length."""
-    best = -np.inf
+    """Best score of a request over the devices that can take it: score, device, length.
+
+    Of devices that are alike, the one on which the least time is lost stands for all.
+    """
+    best, least = -np.inf, np.inf
     chosen, planned = -1, 0
+    other, other_best, other_planned = -1, -np.inf, 0  # of the groups before
     limit, speed, length, worth = -1, 0.0, 0, 0.0
     for g in range(load.shape[0]):
         if load[g, Load.OPEN] == 0:
@@ -154,10 +163,26 @@ def best_device(
             length, worth = offer(prompt, predicted, waited_s, limit, speed, terms)
         if length == 0 or not fits(load, peaks, g, length, prompt):
             continue
-        score = _score(prompt, length, waited_s, worth, g, pace, terms, load, sums, carry)
-        if score > best or (score == best and _emptier(load, g, chosen, pointer)):
-            best, chosen, planned = score, g, length
+        if chosen >= 0 and slow.group[g] != slow.group[chosen]:
+            if other < 0 or _better(best, load, chosen, other_best, other, pointer):
+                other, other_best, other_planned = chosen, best, planned
+            best, least, chosen = -np.inf, np.inf, -1
+        lost = lost_time(prompt, length, g, slow)
+        score = _score(
+            prompt, length, waited_s, worth, g, pace, terms, load, sums, carry, lost, slow
+        )
+        lost += slow.delay[g]
+        if lost < least or (lost == least and _better(score, load, g, best, chosen, pointer)):
+            best, least, chosen, planned = score, lost, g, length
+    if other >= 0 and not _better(best, load, chosen, other_best, other, pointer):
+        return other_best, other, other_planned
     return best, chosen, planned
+
+
+@compiled
+def _better(score: float, load: np.ndarray, g: int, best: float, other: int, pointer: int) -> bool:
+    """Tell whether device g comes before another: by the score, then by `_emptier`."""
+    return score > best or (score == best and _emptier(load, g, other, pointer))
 
 
 @compiled
@@ -202,7 +227,10 @@ def admit(
     load, peaks, leaving = scratch.load, scratch.peaks, scratch.leaving
     sums, carry, keys, heap = scratch.sums, scratch.carry, scratch.keys, scratch.heap
     numbers, margins, pointer = memory.numbers, memory.margins, memory.pointer
-    pace = scratch.pace
+    pace, slow = scratch.pace, scratch.slow
+    for g in range(load.shape[0]):
+        if load[g, Load.OPEN] == 1:
+            meet(load, leaving, g, slow)
     floor = -np.inf if work_conserving else 0.0
     margins[:] = np.nan
     size = 0
@@ -212,7 +240,7 @@ def admit(
         predicted = scratch.predicted[row]
         waited = np.float64(queue[row, Queue.WAITED])
         best, g, _ = best_device(
-            prompt, predicted, waited, pointer[0], pace, terms, load, peaks, sums, carry
+            prompt, predicted, waited, pointer[0], pace, terms, load, peaks, sums, carry, slow
         )
         if g < 0:
             continue
@@ -233,7 +261,7 @@ def admit(
         predicted = scratch.predicted[row]
         waited = np.float64(queue[row, Queue.WAITED])
         best, g, length = best_device(
-            prompt, predicted, waited, pointer[0], pace, terms, load, peaks, sums, carry
+            prompt, predicted, waited, pointer[0], pace, terms, load, peaks, sums, carry, slow
         )
         if g < 0:
             continue
@@ -245,6 +273,8 @@ def admit(
                 numbers[Number.STARTED_POSITIVE] += 1.0
             if not _occupy(load, leaving, peaks, g, length, prompt):
                 break
+            if load[g, Load.OPEN] == 1:
+                meet(load, leaving, g, slow)
         elif best > floor:  # the device it wanted is taken; it waits for its next best one
             keys[row] = -best
             _put_back(keys, heap, size, row)

@@ -24,6 +24,7 @@ from policies.olp.forecast import read_load
 from policies.olp.history import forget_before, remember
 from policies.olp.modes import as_decoding, keep_pace
 from policies.olp.pricing import update_prices
+from policies.olp.slowdown import prepare
 from policies.olp.state import Load, Number, OlpMemory, OlpParams, OlpScratch, Terms
 from policies.olp.targets import Goal, multiplier, reopen, tail_weights
 from policies.olp.tracking import note_starts, see_targets
@@ -283,6 +284,18 @@ def decide(
             )
         else:
             update_prices(devices, expected, slots, params, memory, scratch, mem_scale)
+        if params.slowdown:
+            prepare(
+                devices,
+                memory.prices,
+                load,
+                grid.block,
+                grid.lookahead,
+                mem_scale,
+                np.float64(np.float32(params.period_s)),
+                memory.trend,
+                scratch.slow,
+            )
         _record(params, memory)
     if waiting > 0 and open_devices(devices, expected, load, scratch.leaving, scratch.peaks) > 0:
         admit(queue, waiting, params.work_conserving, terms, memory, scratch, action)

@@ -43,6 +43,7 @@ def decide_lanes(
             memory.seen[lane],
             memory.seen_count[lane],
             memory.pace[lane],
+            memory.trend[lane],
         )
         decide(
             queue[lane],

@@ -21,7 +21,7 @@ from policies.olp.requirements import (
     report,
     target_rows,
 )
-from policies.olp.state import Load, Number, OlpMemory, OlpParams, OlpScratch
+from policies.olp.state import Load, Number, OlpMemory, OlpParams, OlpScratch, SlowScratch, Trend
 from policies.olp.tracking import Sent, end_row
 
 _WEIGHTS = ("alpha", "beta", "gamma", "sigma", "zeta1", "zeta2", "tail_eel_s", "tail_ttft_s")
@@ -83,6 +83,9 @@ class OnlineLp(Policy):
         #: correct predicted lengths by their errors, ``errors.py``; default: with fluid prices,
         #: unless devices prefill (rows of the batch cannot be told apart then)
         correct: bool | None = None
+        #: count the time that a request adds to iterations, ``slowdown.py``; default: with fluid
+        #: prices, unless devices prefill (the prompts in them lengthen iterations as well)
+        slowdown: bool | None = None
         #: fill idle capacity at margins <= 0, too; default: not with fluid prices and no target
         work_conserving: bool | None = None
         reward_normalizer: Annotated[float, Field(gt=0)] | None = None  #: default: largest reward
@@ -111,6 +114,11 @@ class OnlineLp(Policy):
             raise ValueError(
                 "olp: correct=true: errors are seen where devices only decode, these prefill, too"
             )
+        if given.slowdown and self.spec.prefill:
+            raise ValueError(
+                "olp: slowdown=true: it is learned where devices only decode, these prefill, too"
+            )
+        slowdown = fluid and not self.spec.prefill if given.slowdown is None else given.slowdown
         corrected = fluid and not self.spec.prefill if given.correct is None else given.correct
         drift = given.drift_window if given.drift and priced else 0
         self.weights = {
@@ -125,8 +133,9 @@ class OnlineLp(Policy):
         conserving = not fluid or len(self.targets) > 0
         if given.work_conserving is not None:
             conserving = given.work_conserving
-        pools = list(dict.fromkeys(self.spec.pool)) or [""]
-        group = np.array([pools.index(name) for name in self.spec.pool], np.int64)
+        pool = self.spec.pool or ("",) * self.spec.devices
+        pools = list(dict.fromkeys(pool))
+        group = np.array([pools.index(name) for name in pool], np.int64)
         g, w, h = self.spec.devices, self.spec.window, given.lookahead
         grid = make_grid(g, h)
         params = OlpParams(
@@ -157,6 +166,7 @@ class OnlineLp(Policy):
             shared=int(self.spec.prefix_block > 0),
             chunk_tokens=self.spec.chunk_tokens,
             group=group,
+            slowdown=int(slowdown),
         )
         lanes = (grid.rows, grid.lanes)
         numbers = np.zeros(len(Number))
@@ -182,6 +192,7 @@ class OnlineLp(Policy):
             seen=np.zeros((g, self.spec.slots if corrected else 0, 4), np.float32),
             seen_count=np.zeros((g, 2), np.int64),
             pace=np.zeros(len(pools)),
+            trend=np.zeros((len(pools), len(Trend))),
         )
         scratch = OlpScratch(
             scarcity=np.zeros((2, *lanes)),
@@ -203,6 +214,13 @@ class OnlineLp(Policy):
             heap=np.zeros(w, np.int64),
             pace=np.zeros(g),
             share=np.ones(g),
+            slow=SlowScratch(
+                group=group,
+                delay=np.zeros(g),
+                kv_time=np.zeros(g),
+                whole=np.zeros(g),
+                company=np.zeros((g, 2, h + 1)),
+            ),
         )
         return Build(params, memory, scratch)
 

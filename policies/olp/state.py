@@ -56,6 +56,21 @@ class Load(IntEnum):
     BUDGET = 11  #: prefill tokens that the boundary's iteration has left, NO_BUDGET without one
 
 
+class Trend(IntEnum):
+    """Columns of ``memory.trend``: moments of KV [tokens], batch [requests] and time [periods]."""
+
+    COUNT = 0  #: observations, forgotten ones included
+    ORIGIN = 1  #: first time seen; times are relative to it, so equal ones have no rounding
+    KV = 2  #: means
+    BATCH = 3
+    TIME = 4
+    KV_KV = 5  #: covariances
+    KV_BATCH = 6
+    BATCH_BATCH = 7
+    KV_TIME = 8
+    BATCH_TIME = 9
+
+
 #: what stands for no budget; an admission takes its prompt from it [tokens]
 NO_BUDGET = 2**62
 
@@ -90,6 +105,7 @@ class OlpParams(NamedTuple):
     shared: int  #: 1: devices have prefix caches
     chunk_tokens: int  #: tokens of an iteration that prefills, 0 without a budget
     group: np.ndarray  #: (G,) int64, group of devices that are alike
+    slowdown: int  #: 1: the time that a request adds to iterations counts, see ``slowdown.py``
 
 
 class Terms(NamedTuple):
@@ -140,6 +156,18 @@ class OlpMemory(NamedTuple):
     seen: np.ndarray  #: (G, B_max, 4) float32, see ``errors.Seen``
     seen_count: np.ndarray  #: (G, 2) int64, active and FIFO at the last look
     pace: np.ndarray  #: (groups,) float64, smoothed length of an iteration, 0: unknown [periods]
+    trend: np.ndarray  #: (groups, len(Trend)) float64
+
+
+class SlowScratch(NamedTuple):
+    """What ``slowdown.py`` knows of this period; zeros where it is switched off."""
+
+    group: np.ndarray  #: (G,) int64, constant: group of devices that are alike
+    delay: np.ndarray  #: (G,) float64, wait for the boundary at which a newcomer joins [periods]
+    kv_time: np.ndarray  #: (G,) float64, κ [periods per token]
+    whole: np.ndarray  #: (G,) float64, P, price of a whole device for one iteration
+    #: (G, 2, H + 1) float64, sums over slots θ < n of K + θ N [tokens], and of N [requests]
+    company: np.ndarray
 
 
 class OlpScratch(NamedTuple):
@@ -164,3 +192,4 @@ class OlpScratch(NamedTuple):
     heap: np.ndarray  #: (W,) int64, rows as a heap
     pace: np.ndarray  #: (G,) float64, length of an iteration [periods]
     share: np.ndarray  #: (G,) float64, arrivals of the look-ahead over those of the device's own
+    slow: SlowScratch

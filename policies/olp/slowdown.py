@@ -1,0 +1,171 @@
+"""What a request costs by making iterations longer (``slowdown``, our own).
+
+An iteration reads the KV of its whole batch, so each KV token makes it κ longer. The published LP
+does not see that: its slots all last as long. With N_g(θ) requests and K_g(θ) KV tokens forecast on
+device g at slot θ, a newcomer of s prompt tokens and n slots loses
+
+    L_g = κ sum over θ < n of K_g(θ)  +  κ sum over θ < n of N_g(θ) (s + 1 + θ)  +  b_g
+
+periods for itself and the others there together, b_g being the wait for the boundary at which it
+can join. Of devices that are alike, the one with the smallest L_g gets the request. Its cost is
+
+    β L_g + γ b_g + max(α (L_g - b_g) / pace,  P κ / pace * sum over θ < n of (s + 1 + θ)),
+
+in shares of the largest reward: latency lost by all, and the larger of the tokens that are not
+emitted and of what the time is worth to those who wait. P is the price of a whole device for one
+iteration, p_bat B + p_mem M averaged over the look-ahead: what slows a device down takes all of it
+for longer. This cost counts in the index that orders requests. The test that holds a request back
+counts `HELD_BACK` of the last term, as prices lag behind the end of a burst.
+
+κ is learned from telemetry: the last iteration's length, regressed on KV and batch size of the same
+device with an intercept, old observations forgotten. Where iterations are of one length κ is 0
+exactly, every L_g is 0, and OLP is as without this.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmroute_env.jit import compiled
+from llmroute_env.spaces import Device
+from policies.olp.layout import Resource
+from policies.olp.state import Load, SlowScratch, Terms, Trend
+
+#: Share of the price of time in the test that holds a request back.
+HELD_BACK = 0.25
+#: Observations that the regression remembers, and how many it needs.
+REMEMBERED = 4096.0
+NEEDED = 128.0
+
+
+@compiled
+def watch_iterations(
+    devices: np.ndarray, group: np.ndarray, period_s: float, trend: np.ndarray
+) -> None:
+    """Enter the last iteration of every device into the moments of its group.
+
+    The batch is that of now, which differs from the one of that iteration by who came and left at
+    its end; that attenuates κ a little.
+
+    Args:
+        devices: ``obs["devices"]`` (G, 11).
+        group: (G,) row of ``trend`` of each device.
+        period_s: as float32 holds it [s].
+        trend: (groups, len(Trend)).
+    """
+    for g in range(devices.shape[0]):
+        if devices[g, Device.LAST_ITERATION] == 0.0 or devices[g, Device.ACTIVE] == 0.0:
+            continue
+        row = trend[group[g]]
+        time = np.float64(devices[g, Device.LAST_ITERATION]) / period_s
+        if row[Trend.COUNT] == 0.0:
+            row[Trend.ORIGIN] = time
+        row[Trend.COUNT] += 1.0
+        share = max(1.0 / row[Trend.COUNT], 1.0 / REMEMBERED)
+        kv = devices[g, Device.KV_USED] - row[Trend.KV]
+        batch = devices[g, Device.ACTIVE] - row[Trend.BATCH]
+        away = time - row[Trend.ORIGIN] - row[Trend.TIME]
+        row[Trend.KV] += share * kv
+        row[Trend.BATCH] += share * batch
+        row[Trend.TIME] += share * away
+        keep = 1.0 - share
+        row[Trend.KV_KV] = keep * (row[Trend.KV_KV] + share * kv * kv)
+        row[Trend.KV_BATCH] = keep * (row[Trend.KV_BATCH] + share * kv * batch)
+        row[Trend.BATCH_BATCH] = keep * (row[Trend.BATCH_BATCH] + share * batch * batch)
+        row[Trend.KV_TIME] = keep * (row[Trend.KV_TIME] + share * kv * away)
+        row[Trend.BATCH_TIME] = keep * (row[Trend.BATCH_TIME] + share * batch * away)
+
+
+@compiled
+def kv_time(row: np.ndarray) -> float:
+    """κ of a group [periods per token]: least squares, 0 before enough has been seen."""
+    if row[Trend.COUNT] < NEEDED or row[Trend.KV_KV] <= 0.0:
+        return 0.0
+    spread, both = row[Trend.KV_KV], row[Trend.KV_TIME]
+    if row[Trend.BATCH_BATCH] > 0.0:  # what KV explains beyond the batch size
+        slope = row[Trend.KV_BATCH] / row[Trend.BATCH_BATCH]
+        spread -= slope * row[Trend.KV_BATCH]
+        both -= slope * row[Trend.BATCH_TIME]
+    if spread < 1e-3 * row[Trend.KV_KV]:  # the two cannot be told apart
+        return 0.0
+    return max(both / spread, 0.0)  # type: ignore[no-any-return]
+
+
+@compiled
+def prepare(
+    devices: np.ndarray,
+    prices: np.ndarray,
+    load: np.ndarray,
+    width: int,
+    lookahead: int,
+    mem_scale: float,
+    period_s: float,
+    trend: np.ndarray,
+    slow: SlowScratch,
+) -> None:
+    """Learn κ from this period's telemetry and fill ``slow`` but for its company.
+
+    Args:
+        devices: ``obs["devices"]`` (G, 11).
+        prices: (blocks, 2, rows, lanes), as learned.
+        width: devices per block of the grid.
+        period_s: as float32 holds it [s].
+        trend: (groups, len(Trend)).
+    """
+    watch_iterations(devices, slow.group, period_s, trend)
+    for g in range(devices.shape[0]):
+        slow.delay[g] = np.float64(devices[g, Device.TIME_TO_END]) / period_s
+        slow.kv_time[g] = kv_time(trend[slow.group[g]])
+        if slow.kv_time[g] == 0.0:
+            continue
+        own = prices[load[g, Load.BLOCK]]
+        batch, memory = 0.0, 0.0
+        for row in range(own.shape[1]):
+            for at in range(load[g, Load.LANE], own.shape[2], width):
+                batch += own[Resource.BATCH, row, at]
+                memory += own[Resource.MEMORY, row, at]
+        memory *= mem_scale * load[g, Load.KV_LIMIT]
+        slow.whole[g] = (batch * load[g, Load.BATCH_LIMIT] + memory) / lookahead
+
+
+@compiled
+def meet(load: np.ndarray, leaving: np.ndarray, g: int, slow: SlowScratch) -> None:
+    """Sum up whom a newcomer to device g would meet, by the length of its stay."""
+    if slow.kv_time[g] == 0.0:
+        return
+    count, leads = load[g, Load.USED], load[g, Load.TOKENS]
+    fixed, requests = slow.company[g, 0], slow.company[g, 1]
+    for slot in range(leaving.shape[2]):
+        count -= leaving[g, 0, slot]
+        leads -= leaving[g, 1, slot]
+        fixed[slot + 1] = fixed[slot] + (leads + 2 * slot * count)
+        requests[slot + 1] = requests[slot] + count
+
+
+@compiled
+def lost_time(prompt: int, length: int, g: int, slow: SlowScratch) -> float:
+    """L_g without the wait for the boundary [periods]; beyond the look-ahead as within."""
+    if slow.kv_time[g] == 0.0:
+        return 0.0
+    top = min(length, slow.company.shape[2] - 1)
+    tokens = slow.company[g, 0, top] + (prompt + 1.0) * slow.company[g, 1, top]
+    return slow.kv_time[g] * tokens * (length / top)  # type: ignore[no-any-return]
+
+
+@compiled
+def time_cost(
+    prompt: int, length: int, lost: float, g: int, pace: float, terms: Terms, slow: SlowScratch
+) -> tuple[float, float]:
+    """Cost of a start on device g, and the part of it that does not hold a request back.
+
+    Args:
+        lost: from `lost_time`.
+        pace: length of an iteration of the device [periods].
+    """
+    wait = slow.delay[g] * terms.waiting_cost / (terms.patience_s / terms.period_s)
+    tokens = terms.scale * terms.alpha * lost / pace
+    grown = length * (prompt + 1.0 + 0.5 * (length - 1.0))
+    worth = slow.whole[g] * slow.kv_time[g] / pace * grown if slow.kv_time[g] > 0.0 else 0.0
+    more = max(worth - tokens, 0.0)
+    cost = terms.scale * (terms.beta * lost + wait) + tokens + more
+    return cost, (1.0 - HELD_BACK) * more
