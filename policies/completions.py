@@ -153,3 +153,25 @@ def insert(profile: Profile, g: int, prompt: float, length: int) -> None:
         profile.requests[g, i] += 1.0
     profile.n[g] = n + 1
     _loads(profile, g)
+
+
+@compiled
+def attention(profile: Profile, g: int, prompt: float, length: int) -> tuple[float, float]:
+    """KV tokens that a newcomer's stay adds to what iterations read [tokens].
+
+    The first number is what the newcomer waits for, the KV of the others while it is there, the
+    second what the others wait for, its KV while they are there. Iterations take about that much
+    longer, in units of what one token of KV costs.
+    """
+    own, others = 0.0, 0.0
+    n = profile.n[g]
+    for i in range(n):
+        count, kv = profile.requests[g, i], profile.kv[g, i]
+        if i + 1 < n:
+            count -= profile.requests[g, i + 1]
+            kv -= profile.kv[g, i + 1]
+        together = np.float64(min(length, profile.left[g, i]))
+        grown = count * 0.5 * together * (together + 1.0)  # a token more in each iteration
+        own += kv * together + grown
+        others += count * prompt * together + grown
+    return own, others

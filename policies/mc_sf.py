@@ -6,7 +6,7 @@ several gets it, is ``policies.startable``.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from llmroute_env.jit import compiled
 from llmroute_env.spaces import Queue
 from policies.base import Build, Kernels, Policy
 from policies.central import CentralParameters
-from policies.completions import Profile, build_profile, holds, insert, plan, profile
+from policies.completions import Profile, attention, build_profile, holds, insert, plan, profile
 from policies.ordering import heapify, pop
-from policies.startable import Room, TieMemory, fits, measure, preference, room, take, whole
+from policies.startable import Fit, Room, TieMemory, fits, measure, preference, room, take, whole
 
 
 class McSfParams(NamedTuple):
@@ -62,12 +62,18 @@ def _place(
             continue
         if final > rooms.largest[g]:
             continue
-        value = preference(rooms, g, prompt + 1.0, params.fit)
-        if value >= best:
-            continue
+        value = np.inf
+        if params.fit != Fit.ATTENTION:
+            value = preference(rooms, g, prompt + 1.0, params.fit)
+            if value >= best:  # before the profile, which takes a sort
+                continue
         if peaks.n[g] < 0:
             build_profile(devices, active, g, limit, peaks)
-        if holds(peaks, g, prompt, plan(predicted, limit - prompt), rooms.limit[g]):
+        length = plan(predicted, limit - prompt)
+        if params.fit == Fit.ATTENTION:
+            own, others = attention(peaks, g, prompt, length)
+            value = own + others
+        if value < best and holds(peaks, g, prompt, length, rooms.limit[g]):
             chosen, best = g, value
     return chosen
 
@@ -200,8 +206,13 @@ class McSf(Policy):
     kernels: ClassVar[Kernels] = Kernels(decide, decide_lanes, run)
 
     class Parameters(CentralParameters):
-        """``skip``: pass over a request that fits nowhere instead of stopping at it."""
+        """``skip``: pass over a request that fits nowhere instead of stopping at it.
 
+        ``fit=attention``: the device on which the newcomer adds least to the KV that iterations
+        read, its own and the others' (our own; it matters where attention takes time).
+        """
+
+        fit: Literal["best", "balance", "attention"] = "balance"  # type: ignore[assignment]
         skip: bool = False
 
     parameters: Parameters
@@ -211,7 +222,7 @@ class McSf(Policy):
         g, w = self.spec.devices, self.spec.window
         return Build(
             McSfParams(
-                int(self.parameters.fit_code),
+                int(Fit[self.parameters.fit.upper()]),
                 self.parameters.skip,
                 np.array(self.spec.context_limit, np.int64),
             ),

@@ -36,6 +36,7 @@ class Fit(IntEnum):
 
     BEST = 0  #: the least KV left after placement (best fit)
     BALANCE = 1  #: the smallest share of M in use after placement
+    ATTENTION = 2  #: the least KV added to what iterations read; needs predictions (``mc_sf``)
 
 
 class Room(NamedTuple):

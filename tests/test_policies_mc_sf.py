@@ -61,6 +61,13 @@ def naive(scene: Scene, *, skip: bool, fit: str, pointer: int) -> list[int]:
                 continue
             left = gpu.kv_limit - loads[0]
             value = left if fit == "best" else -left / gpu.kv_limit
+            if fit == "attention":
+                shared = [range(min(stay.left, newcomer.left)) for stay in stays[g]]
+                value = sum(
+                    stay.load(slot) + newcomer.load(slot)
+                    for stay, slots_shared in zip(stays[g], shared, strict=True)
+                    for slot in slots_shared
+                )
             options.append((value, (g - pointer) % n_gpus, g, newcomer))
         if not options:
             if skip:
@@ -75,7 +82,11 @@ def naive(scene: Scene, *, skip: bool, fit: str, pointer: int) -> list[int]:
 
 
 @settings(max_examples=400)
-@given(seed=st.integers(0, 2**32), skip=st.booleans(), fit=st.sampled_from(["best", "balance"]))
+@given(
+    seed=st.integers(0, 2**32),
+    skip=st.booleans(),
+    fit=st.sampled_from(["best", "balance", "attention"]),
+)
 def test_against_the_definition(seed: int, skip: bool, fit: str) -> None:
     scene = random_scene(np.random.default_rng(seed))
     router = make("mc_sf", scene.spec, seed=seed, skip=skip, fit=fit)

@@ -6,7 +6,7 @@ import numpy as np
 
 from llmroute_env.jit import compiled
 from llmroute_env.spaces import Clock, Device, Queue
-from policies.completions import Profile, build_profile, plan
+from policies.completions import Profile, attention, build_profile, plan
 from policies.learned.question import (
     LATE,
     LATER,
@@ -265,17 +265,8 @@ def _costs(
     row: np.ndarray,
 ) -> None:
     """Write what a newcomer on a device costs itself and the others there."""
-    peaks, rooms = scratch.profile, scratch.room
-    n, own, others = peaks.n[g], 0.0, 0.0
-    for i in range(n):
-        count, kv = peaks.requests[g, i], peaks.kv[g, i]
-        if i + 1 < n:
-            count -= peaks.requests[g, i + 1]
-            kv -= peaks.kv[g, i + 1]
-        together = np.float64(min(length, peaks.left[g, i]))
-        grown = count * 0.5 * together * (together + 1.0)  # a token more in each iteration
-        own += kv * together + grown
-        others += count * prompt * together + grown
+    rooms = scratch.room
+    own, others = attention(scratch.profile, g, prompt, length)
     limit, batch = rooms.limit[g], np.float64(devices[g, Device.BATCH_LIMIT])
     inside = batch - rooms.slots[g]
     row[Pair.ROOM] = (rooms.free[g] - prompt - 1.0) / limit
