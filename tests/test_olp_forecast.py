@@ -18,7 +18,8 @@ from llmroute_env.scenario.cluster import Objective
 from llmroute_env.spaces import Queue
 from policies import RouterSpec
 from policies.olp import forecast, layout
-from policies.olp.admission import fits, open_devices
+from policies.olp.admission import open_devices
+from policies.olp.candidates import fits
 from policies.olp.columns import plan_on
 from policies.olp.router import OnlineLp
 from policies.olp.state import Load

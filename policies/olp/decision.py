@@ -10,7 +10,7 @@ import numpy as np
 
 from llmroute_env.jit import compiled
 from llmroute_env.spaces import Clock, Device, Queue
-from policies.olp.admission import admit, offer, open_devices, price
+from policies.olp.admission import admit, open_devices
 from policies.olp.columns import largest_reward
 from policies.olp.drift import (
     arrival_rate,
@@ -21,7 +21,7 @@ from policies.olp.drift import (
 from policies.olp.errors import expect
 from policies.olp.fluid import update_fluid
 from policies.olp.forecast import read_load
-from policies.olp.history import forget_before, remember
+from policies.olp.history import enter, forget_before
 from policies.olp.modes import as_decoding, keep_pace
 from policies.olp.pricing import update_prices
 from policies.olp.slowdown import prepare
@@ -128,41 +128,6 @@ def _see_arrivals(
         forget_before(memory, int(np.ceil(oldest)), params.grid.lookahead)
         for at in range(params.targets.shape[0]):
             reopen(memory.goals[at])
-
-
-@compiled
-def _enter_history(
-    queue: np.ndarray,
-    queue_id: np.ndarray,
-    waiting: int,
-    seen_before: float,
-    terms: Terms,
-    memory: OlpMemory,
-    scratch: OlpScratch,
-) -> None:
-    """Enter the best action of every first-seen request; devices with equal margins in turn."""
-    load, sums, carry, pace = scratch.load, scratch.sums, scratch.carry, scratch.pace
-    devices = load.shape[0]
-    now = int(np.floor(memory.numbers[Number.SLOT]))
-    for row in range(waiting):
-        if queue_id[row] <= seen_before:
-            continue
-        prompt = int(queue[row, Queue.PROMPT]) - terms.steps
-        predicted = scratch.predicted[row]
-        waited = np.float64(queue[row, Queue.WAITED])
-        best, chosen, planned, value = -np.inf, -1, 0, 0.0
-        for turn in range(devices):
-            g = (memory.pointer[0] + turn) % devices
-            limit = load[g, Load.PLAN_LIMIT]
-            length, worth = offer(prompt, predicted, waited, limit, pace[g], terms)
-            if length == 0:
-                continue
-            margin = worth - price(prompt, length, g, terms, load, sums, carry)
-            if margin > best:
-                best, chosen, planned, value = margin, g, length, worth
-        if chosen >= 0:
-            memory.pointer[0] = (chosen + 1) % devices
-            remember(memory, now, planned, prompt, chosen, value, terms.lookahead)
 
 
 @compiled
@@ -301,4 +266,4 @@ def decide(
         admit(queue, waiting, params.work_conserving, terms, memory, scratch, action)
         note_starts(queue, waiting, action, devices, params, memory)
     if params.priced:
-        _enter_history(queue, queue_id, waiting, seen_before, terms, memory, scratch)
+        enter(queue, queue_id, waiting, seen_before, terms, memory, scratch)

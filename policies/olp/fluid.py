@@ -20,7 +20,7 @@ import numpy as np
 
 from llmroute_env.jit import compiled
 from llmroute_env.spaces import Queue
-from policies.olp.admission import offer
+from policies.olp.candidates import offer
 from policies.olp.drift import arrival_rate, iteration_periods
 from policies.olp.forecast import scarcity
 from policies.olp.history import step_sizes

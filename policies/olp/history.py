@@ -14,9 +14,11 @@ from __future__ import annotations
 import numpy as np
 
 from llmroute_env.jit import compiled
+from llmroute_env.spaces import Queue
+from policies.olp.candidates import offer, price
 from policies.olp.columns import memory_norm
 from policies.olp.layout import Column
-from policies.olp.state import Number, OlpMemory
+from policies.olp.state import Load, Number, OlpMemory, OlpScratch, Terms
 from policies.rng import below
 
 
@@ -112,3 +114,38 @@ def step_sizes(numbers: np.ndarray, step_size: float, mem_scale: float) -> tuple
     step_bat = step / max(numbers[Number.SUM_BATCH], 1.0)
     step_mem = step / (max(numbers[Number.SUM_MEMORY], 1.0) * mem_scale * mem_scale)
     return step_bat, step_mem
+
+
+@compiled
+def enter(
+    queue: np.ndarray,
+    queue_id: np.ndarray,
+    waiting: int,
+    seen_before: float,
+    terms: Terms,
+    memory: OlpMemory,
+    scratch: OlpScratch,
+) -> None:
+    """Enter the best action of every first-seen request; devices with equal margins in turn."""
+    load, sums, carry, pace = scratch.load, scratch.sums, scratch.carry, scratch.pace
+    devices = load.shape[0]
+    now = int(np.floor(memory.numbers[Number.SLOT]))
+    for row in range(waiting):
+        if queue_id[row] <= seen_before:
+            continue
+        prompt = int(queue[row, Queue.PROMPT]) - terms.steps
+        predicted = scratch.predicted[row]
+        waited = np.float64(queue[row, Queue.WAITED])
+        best, chosen, planned, value = -np.inf, -1, 0, 0.0
+        for turn in range(devices):
+            g = (memory.pointer[0] + turn) % devices
+            limit = load[g, Load.PLAN_LIMIT]
+            length, worth = offer(prompt, predicted, waited, limit, pace[g], terms)
+            if length == 0:
+                continue
+            margin = worth - price(prompt, length, g, terms, load, sums, carry)
+            if margin > best:
+                best, chosen, planned, value = margin, g, length, worth
+        if chosen >= 0:
+            memory.pointer[0] = (chosen + 1) % devices
+            remember(memory, now, planned, prompt, chosen, value, terms.lookahead)

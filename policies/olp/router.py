@@ -21,6 +21,7 @@ from policies.olp.requirements import (
     report,
     target_rows,
 )
+from policies.olp.slowdown import kv_time
 from policies.olp.state import Load, Number, OlpMemory, OlpParams, OlpScratch, SlowScratch, Trend
 from policies.olp.tracking import Sent, end_row
 
@@ -52,7 +53,8 @@ class OnlineLp(Policy):
       gamma's term is then a constant and beta's depends on ô alone, so waiting never raises a
       margin: starvation is built in, and OLP resembles shortest-first on latency weights.
     * Iterations that differ from the period: slots are iterations, rewards are in periods, each
-      group of devices at its own pace. Prefill on the device: ``modes.py``.
+      group of devices at its own pace. Prefill on the device: ``modes.py``. What a request costs by
+      making iterations longer is left out, as in the paper, but for fluid prices: ``slowdown.py``.
     * Drift: a one-sided Poisson test of a sliding window (``drift.py``).
     """
 
@@ -238,6 +240,7 @@ class OnlineLp(Policy):
             acceptance: started / ranked; 0 before the first ranking.
             rate: arrivals per period since the estimate started anew.
             iteration_periods: smoothed iteration time [periods], 0 before telemetry shows one.
+            kv_time_s: (pools,) time that a KV token adds to an iteration, as learned [s].
             correction: factor of the predicted lengths, 1 without correction.
             columns: columns in the history.
             drifts, last_drift: rate increases detected, and the period of the last (-1: none).
@@ -269,6 +272,7 @@ class OnlineLp(Policy):
             "acceptance": float(numbers[Number.STARTED] / ranked) if ranked else 0.0,
             "rate": float(arrival_rate(numbers)),
             "iteration_periods": float(numbers[Number.ITERATION]),
+            "kv_time_s": np.array([kv_time(row) for row in memory.trend]) * self.spec.period_s,
             "correction": correction(numbers),
             "columns": int(numbers[Number.COLUMNS]),
             "drifts": int(numbers[Number.DRIFTS]),

@@ -88,10 +88,7 @@ def write(study: Study) -> Path:
 
 def _frames(study: Study) -> _Frames:
     episodes, fluid = study.episodes, study.fluid
-    climbs = [
-        ladder.climb(episodes, paper_cell(load, weighting), sweeps.ladder_steps(fluid))
-        for load, weighting in sweeps.LADDER_CELLS
-    ]
+    climbs = [ladder.climb(episodes, cell, steps) for cell, steps in sweeps.ladders(fluid)]
     window, z_limit = _detector(OLP)
     return {
         "published": tables.published(episodes),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from llmroute_env.experiments.load import at_load
 from llmroute_env.experiments.science import claims
 from llmroute_env.experiments.science.claims import (
     BASELINES,
@@ -24,6 +25,7 @@ from llmroute_env.experiments.science.claims import (
     paper_cell,
 )
 from llmroute_env.experiments.science.episodes import Cell
+from llmroute_env.scenario import Scenario
 
 Wanted = tuple[Cell, str]
 
@@ -98,8 +100,8 @@ def matrix_cells() -> list[tuple[str, str, str]]:
     ]
 
 
-def ladder_steps(fluid: bool) -> list[tuple[str, str]]:
-    """(policy, the ingredient that it adds) of the attribution ladder."""
+def _steps(fluid: bool, attention: bool) -> list[tuple[str, str]]:
+    """(policy, the ingredient that it adds); ``attention``: iterations take as long as KV says."""
     steps = [
         ("lor", "dispatch at arrival to the least loaded device"),
         ("central_fifo", "a central queue that holds what cannot start"),
@@ -109,17 +111,33 @@ def ladder_steps(fluid: bool) -> list[tuple[str, str]]:
         (OLP, "prices, as published"),
     ]
     if fluid:
-        steps.append((OLP_FLUID_MARGIN, "prices of future arrivals instead"))
-        steps.append((OLP_FLUID, "ranking by loss per price"))
+        without = ":slowdown=false" if attention else ""  # no effect where iterations are alike
+        steps.append((OLP_FLUID_MARGIN + without, "prices of future arrivals instead"))
+        steps.append((OLP_FLUID + without, "ranking by loss per price"))
+    if fluid and attention:
+        steps.append((OLP_FLUID, "the time that a request adds to iterations, priced"))
     return steps
 
 
-LADDER_CELLS: Final = (
+def ladders(fluid: bool) -> list[tuple[Cell, list[tuple[str, str]]]]:
+    """Cells of the attribution ladder, each with its (policy, the ingredient that it adds)."""
+    cells = [paper_cell(load, weighting) for load, weighting in _LADDER_CELLS]
+    found = [(cell, _steps(fluid, attention=False)) for cell in cells]
+    scenario = at_load(Scenario.load("azure-conv-a100", _OVERLOADED_A100), 1.2)
+    for weighting in ("average", "tail", "throughput"):
+        name = f"A100 conversation, 20% overload [{weighting}]"
+        cell = Cell(name, scenario, WEIGHT_SETTINGS[weighting])
+        found.append((cell, _steps(fluid, attention=True)))
+    return found
+
+
+_LADDER_CELLS: Final = (
     ("overload", "average"),
     ("overload", "tail"),
     ("overload", "mixed"),
     ("shift", "average"),
 )
+_OVERLOADED_A100: Final = {"horizon_periods": 2_400, "router.window": 1_024}
 
 #: Forgetting in Table 2's setting: the detector, none, and a short memory instead.
 DRIFT_POLICIES: Final = {
@@ -220,15 +238,13 @@ def _constants() -> Iterator[Wanted]:
 
 
 def _ladder(fluid: bool) -> Iterator[Wanted]:
-    for load, weighting in LADDER_CELLS:
-        cell = paper_cell(load, weighting)
-        for policy, _ in ladder_steps(fluid):
+    for cell, steps in ladders(fluid):
+        for policy, _ in steps:
             yield cell, policy
 
 
 __all__ = [
     "DRIFT_POLICIES",
-    "LADDER_CELLS",
     "MATRIX_WEIGHTS",
     "PRICE_CELLS",
     "ROUTERS",
@@ -239,7 +255,7 @@ __all__ = [
     "Point",
     "constants",
     "everything",
-    "ladder_steps",
+    "ladders",
     "matrix_cells",
     "price_policies",
     "table_cells",
