@@ -30,6 +30,7 @@ RIVALS = (
     "central_fifo",
     "sjf",
     "mc_sf",
+    "mc_sf:fit=attention",
     "olp:pricing=paper",
     "olp:pricing=fluid",
 )

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from llmroute_env.experiments.science import curves, verdicts
+from llmroute_env.experiments.science import curves, sweeps, verdicts
 from llmroute_env.experiments.science.claims import (
     FIGURES,
     OLP,
-    OLP_FLUID,
-    OLP_FLUID_MARGIN,
     PUBLISHED,
 )
 from llmroute_env.experiments.science.markdown import percent
@@ -173,17 +171,20 @@ def _attribution(frames: Frames) -> str:
         OLP: "the published prices",
     }
     words = [f"{text} {round(by[p]['share_pct']) + 0}%" for p, text in names.items()]
-    steps = {OLP: "paper pricing over none"}
-    if OLP_FLUID in set(found["policy"]):
-        steps[OLP_FLUID_MARGIN] = "fluid prices over paper's, same ranking"
-        steps[OLP_FLUID] = "then ranking by loss per price instead of margin"
+    steps = {
+        sweeps.PRICES: "paper pricing over none",
+        sweeps.FUTURE: "fluid prices over paper's, same ranking",
+        sweeps.RANKING: "then ranking by loss per price instead of margin",
+        sweeps.TIME: "then the price of time",
+    }
     worth = []
-    for policy, text in steps.items():
+    for adds, text in steps.items():
         own = []
-        for name, part in only(found, policy=policy, metric="reward").groupby("cell", sort=False):
+        for name, part in only(found, adds=adds, metric="reward").groupby("cell", sort=False):
             short = str(name).replace("LMSYS ", "").replace(" ±20%", "")
             own.append(f"{short} {_p(records(part)[0], 'gain_pct', 'gain_low', 'gain_high')}")
-        worth.append(f"{text}: {', '.join(own)}")
+        if own:
+            worth.append(f"{text}: {', '.join(own)}")
     # Every gain is over the step before, so each step is named by what it changes.
     return (
         f"**Where the mean gain over LOR comes from** ({cell}): {', '.join(words)}. What prices "

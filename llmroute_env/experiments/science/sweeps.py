@@ -100,6 +100,13 @@ def matrix_cells() -> list[tuple[str, str, str]]:
     ]
 
 
+#: Ingredients of the ladder that have to do with prices.
+PRICES: Final = "prices, as published"
+FUTURE: Final = "prices of future arrivals instead"
+RANKING: Final = "ranking by loss per price"
+TIME: Final = "the time that a request adds to iterations, priced"
+
+
 def _steps(fluid: bool, attention: bool) -> list[tuple[str, str]]:
     """(policy, the ingredient that it adds); ``attention``: iterations take as long as KV says."""
     steps = [
@@ -108,14 +115,14 @@ def _steps(fluid: bool, attention: bool) -> list[tuple[str, str]]:
         (SJF, "the predicted length: shortest first"),
         ("mc_sf", "KV feasibility over the predicted stay"),
         ("olp:pricing=none", "the objective's reward as the order, prices 0"),
-        (OLP, "prices, as published"),
+        (OLP, PRICES),
     ]
     if fluid:
         without = ":slowdown=false" if attention else ""  # no effect where iterations are alike
-        steps.append((OLP_FLUID_MARGIN + without, "prices of future arrivals instead"))
-        steps.append((OLP_FLUID + without, "ranking by loss per price"))
+        steps.append((OLP_FLUID_MARGIN + without, FUTURE))
+        steps.append((OLP_FLUID + without, RANKING))
     if fluid and attention:
-        steps.append((OLP_FLUID, "the time that a request adds to iterations, priced"))
+        steps.append((OLP_FLUID, TIME))
     return steps
 
 
@@ -245,12 +252,16 @@ def _ladder(fluid: bool) -> Iterator[Wanted]:
 
 __all__ = [
     "DRIFT_POLICIES",
+    "FUTURE",
     "MATRIX_WEIGHTS",
+    "PRICES",
     "PRICE_CELLS",
+    "RANKING",
     "ROUTERS",
     "TABLE_WEIGHTS",
     "TAIL_HORIZONS",
     "TAIL_POLICIES",
+    "TIME",
     "WEIGHT_SETTINGS",
     "Point",
     "constants",
