@@ -47,8 +47,8 @@ class Room(NamedTuple):
     limit: np.ndarray  #: (G,) float64, KV limit M [tokens]
     budget: np.ndarray  #: (G,) float64, prefill tokens left for the iteration at the boundary
     largest: np.ndarray  #: (G,) float64, constant: largest s + o that a device holds [tokens]
-    fleet: np.ndarray
-    """(2,) float64, constant: tokens of an iteration or 0, and the largest of `largest`."""
+    chunk: np.ndarray  #: (1,) float64, constant: tokens of an iteration, 0 without a budget
+    most: np.ndarray  #: (1,) float64, constant: the largest of `largest` [tokens]
 
 
 class TieMemory(NamedTuple):
@@ -66,15 +66,15 @@ def room(devices: int, largest: np.ndarray | None = None, chunk_tokens: int = 0)
         chunk_tokens: tokens of an iteration that prefills, 0 without a budget.
     """
     top = np.full(devices, np.inf) if largest is None else largest
-    fleet = np.array([chunk_tokens, top.max()], np.float64)
+    chunk, most = np.array([chunk_tokens], np.float64), np.array([top.max()], np.float64)
     g = devices
-    return Room(np.zeros(g, np.int64), np.zeros(g), np.zeros(g), np.zeros(g), top, fleet)
+    return Room(np.zeros(g, np.int64), np.zeros(g), np.zeros(g), np.zeros(g), top, chunk, most)
 
 
 @compiled
 def whole(room: Room, prompt: float, predicted: float) -> float:
     """Tokens s + ô of a request, but no more than the largest device of the fleet holds."""
-    return min(prompt + max(np.rint(predicted), 1.0), room.fleet[1])  # type: ignore[no-any-return]
+    return min(prompt + max(np.rint(predicted), 1.0), room.most[0])  # type: ignore[no-any-return]
 
 
 @compiled
@@ -99,8 +99,8 @@ def measure(devices: np.ndarray, room: Room) -> int:
         left = np.float64(devices[g, Device.PREFILL])
         if left > 0.0:
             room.free[g] -= max(left - devices[g, Device.FIFO_TOKENS], 0.0)
-        if room.fleet[0] > 0.0:
-            each = max(room.fleet[0] - active, 0.0)  # prefill tokens of an iteration
+        if room.chunk[0] > 0.0:
+            each = max(room.chunk[0] - active, 0.0)  # prefill tokens of an iteration
             room.budget[g] = each - max(left - running(devices, g) * each, 0.0)
         if devices[g, Device.UP] > 0.0 and room.budget[g] > 0.0:
             room.slots[g] = int(devices[g, Device.BATCH_LIMIT] - active - fifo)

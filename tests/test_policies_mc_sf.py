@@ -64,7 +64,7 @@ def naive(scene: Scene, *, skip: bool, fit: str, pointer: int) -> list[int]:
             if fit == "attention":
                 shared = [range(min(stay.left, newcomer.left)) for stay in stays[g]]
                 value = sum(
-                    stay.load(slot) + newcomer.load(slot)
+                    stay.load(slot) + stay.count * newcomer.load(slot)
                     for stay, slots_shared in zip(stays[g], shared, strict=True)
                     for slot in slots_shared
                 )

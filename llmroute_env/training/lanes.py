@@ -80,7 +80,7 @@ def scratch_of(lanes: Asked, i: int) -> FeatureScratch:
     """Lane ``i``'s profile of its devices, as views."""
     p, r = lanes.profile, lanes.room
     return FeatureScratch(
-        Room(r.slots[i], r.free[i], r.limit[i], r.budget[i], r.largest[i], r.fleet[i]),
+        Room(r.slots[i], r.free[i], r.limit[i], r.budget[i], r.largest[i], r.chunk[i], r.most[i]),
         Profile(
             p.n[i],
             p.left[i],

@@ -42,8 +42,9 @@ def train(
     torch.set_num_threads(1)
     clock = Clock({})
     run = RunDirectory.create(out, config, command_line())
-    model = _start(config, run, make_training_env(config), quiet)
-    _go_on(config, run, model, progress, clock)
+    model = make_model(config, make_training_env(config))
+    model.set_logger(_logger(run, quiet))
+    _finish(config, run, model, progress, clock)
     return run
 
 
@@ -62,29 +63,22 @@ def resume(out: Path, *, progress: bool = False, quiet: bool = False) -> RunDire
     clock = Clock(state)
     env = make_training_env(config)
     if not state:
-        model = _start(config, run, env, quiet)
+        model = make_model(config, env)
     else:
         env.seed(config.seed + 7919 * (1 + int(state["steps"])))
         model = load_model(config, run.path / "last.zip", env)
-        model.set_logger(_logger(run, quiet))
-    _go_on(config, run, model, progress, clock)
+    model.set_logger(_logger(run, quiet))
+    _finish(config, run, model, progress, clock)
     return run
 
 
-def _start(config: TrainingConfig, run: RunDirectory, env: Any, quiet: bool) -> Any:
-    """A new model, cloned from its teacher where the configuration has one."""
-    model = make_model(config, env)
-    model.set_logger(_logger(run, quiet))
-    if config.imitation is not None:
-        imitate(config, model)
-    return model
-
-
-def _go_on(
+def _finish(
     config: TrainingConfig, run: RunDirectory, model: Any, progress: bool, clock: Clock
 ) -> None:
-    """What is left of PPO and of evolution; the curves' files are closed after it."""
+    """Do what is left of imitation, PPO and evolution; close the curves' files after it."""
     try:
+        if config.imitation is not None and not run.state():
+            imitate(config, model)
         _learn(config, run, model, progress, clock)
         _evolve(config, run, model.logger, clock)
     finally:

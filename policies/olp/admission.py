@@ -1,16 +1,17 @@
-"""Greedy admission: candidates by descending margin, as long as they fit.
+"""Greedy admission: candidates by descending score, as long as they fit.
 
-A candidate is a (request, device) pair; its margin is the normalized reward less the cost of its
-column at the learned prices. Pairs are admitted in the order of their margins, a request once, as
-long as the device has a free slot and enough KV at every slot of the planned stay, and (unless
-work-conserving) the margin is positive. Work-conserving, pairs with a margin of 0 or less follow
-the positive ones into capacity that would otherwise stay idle; the paper stops at 0.
+A candidate is a (request, device) pair, its score its margin or its index (``candidates.py``).
+Pairs are admitted in the order of their scores, a request once, as long as the device has a free
+slot and enough KV at every slot of the planned stay, and (unless work-conserving) the score is
+positive.
+Work-conserving, pairs with a score of 0 or less follow the positive ones into capacity that would
+otherwise stay idle; the paper stops at 0.
 
-Partial selection: a heap over requests, keyed by minus the best margin among the devices that can
-take them now. Room only shrinks during a period, so margins only fall; a key is checked when it
-is popped.
+Partial selection: a heap over requests, keyed by minus the score on the device that they would go
+to now. An admission takes room and time, so a key is checked when it is popped; if the device has
+changed, the request goes back with the score it has now.
 
-Ties: of equal margins, the older request; of devices, see ``candidates.py``.
+Ties: of equal scores, the older request; of devices, see ``candidates.py``.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ def admit(
     terms: Terms,
     memory: OlpMemory,
     scratch: OlpScratch,
+    group: np.ndarray,
     action: np.ndarray,
 ) -> None:
     """Rank the visible requests and write the admissions of this period into ``action``.
@@ -98,7 +100,18 @@ def admit(
         predicted = scratch.predicted[row]
         waited = np.float64(queue[row, Queue.WAITED])
         best, g, _ = best_device(
-            prompt, predicted, waited, pointer[0], pace, terms, load, peaks, sums, carry, slow
+            prompt,
+            predicted,
+            waited,
+            pointer[0],
+            pace,
+            terms,
+            load,
+            peaks,
+            sums,
+            carry,
+            group,
+            slow,
         )
         if g < 0:
             continue
@@ -119,7 +132,18 @@ def admit(
         predicted = scratch.predicted[row]
         waited = np.float64(queue[row, Queue.WAITED])
         best, g, length = best_device(
-            prompt, predicted, waited, pointer[0], pace, terms, load, peaks, sums, carry, slow
+            prompt,
+            predicted,
+            waited,
+            pointer[0],
+            pace,
+            terms,
+            load,
+            peaks,
+            sums,
+            carry,
+            group,
+            slow,
         )
         if g < 0:
             continue

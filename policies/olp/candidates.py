@@ -1,9 +1,9 @@
-"""A (request, device) pair: what it is worth, what it costs, and which device is a request's best.
+"""A (request, device) pair: what it is worth, what it costs, and which device a request goes to.
 
-The margin of a pair is the normalized reward less the cost of its column at the learned prices.
-Ties: of devices with equal scores, the one with the smaller share of its batch slots taken, then
-the next one in turn from a pointer in the memory. Of devices that are alike, time decides first,
-see ``slowdown.py``.
+A pair's margin is the normalized reward less what it costs: its column at the learned prices, and
+the time that it takes from others where that counts (``slowdown.py``). It, or the index, is the
+pair's score. Ties: of devices with equal scores, the one with the smaller share of its batch slots
+taken, then the next one in turn from a pointer in the memory.
 """
 
 from __future__ import annotations
@@ -106,11 +106,13 @@ def best_device(
     peaks: np.ndarray,
     sums: np.ndarray,
     carry: np.ndarray,
+    group: np.ndarray,
     slow: SlowScratch,
 ) -> tuple[float, int, int]:
-    """Best score of a request over the devices that can take it: score, device, length.
+    """Device for a request, of those that can take it: its score there, the device, the length.
 
-    Of devices that are alike, the one on which the least time is lost stands for all.
+    The best score decides between groups. Within one, neighbours in ``group``, the device on which
+    the least time is lost does, of those with a score above 0 if there are any.
     """
     best, least = -np.inf, np.inf
     chosen, planned = -1, 0
@@ -124,7 +126,7 @@ def best_device(
             length, worth = offer(prompt, predicted, waited_s, limit, speed, terms)
         if length == 0 or not fits(load, peaks, g, length, prompt):
             continue
-        if chosen >= 0 and slow.group[g] != slow.group[chosen]:
+        if chosen >= 0 and group[g] != group[chosen]:
             if other < 0 or _better(best, load, chosen, other_best, other, pointer):
                 other, other_best, other_planned = chosen, best, planned
             best, least, chosen = -np.inf, np.inf, -1
@@ -133,7 +135,8 @@ def best_device(
             prompt, length, waited_s, worth, g, pace, terms, load, sums, carry, lost, slow
         )
         lost += slow.delay[g]
-        if lost < least or (lost == least and _better(score, load, g, best, chosen, pointer)):
+        sooner = lost < least or (lost == least and _better(score, load, g, best, chosen, pointer))
+        if (score > 0.0 and best <= 0.0) or ((score > 0.0) == (best > 0.0) and sooner):
             best, least, chosen, planned = score, lost, g, length
     if other >= 0 and not _better(best, load, chosen, other_best, other, pointer):
         return other_best, other, other_planned

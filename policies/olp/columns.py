@@ -98,7 +98,7 @@ def index(
         pace: length of an iteration of the device [periods].
         terms: weights, horizon and iteration time of this period.
     """
-    loss = terms.waiting_cost
+    loss = terms.waiting * terms.patience_s / terms.period_s
     loss *= 1.0 + (terms.aging * waited_s) ** 2
     if terms.zeta2 > 0.0 and waited_s < terms.tail_ttft_s:
         loss += terms.zeta2 * np.exp((waited_s - terms.tail_ttft_s) / terms.patience_s)

@@ -220,7 +220,7 @@ def decide(
         params.indexed,
         params.aging / params.patience_s,
         1 - params.work_conserving,
-        (weights[1] + weights[2]) * params.patience_s / params.period_s,
+        weights[1] + weights[2],
         params.patience_s,
         grid.block,
         grid.bits,
@@ -258,12 +258,13 @@ def decide(
                 grid.lookahead,
                 mem_scale,
                 np.float64(np.float32(params.period_s)),
+                params.group,
                 memory.trend,
                 scratch.slow,
             )
         _record(params, memory)
     if waiting > 0 and open_devices(devices, expected, load, scratch.leaving, scratch.peaks) > 0:
-        admit(queue, waiting, params.work_conserving, terms, memory, scratch, action)
+        admit(queue, waiting, params.work_conserving, terms, memory, scratch, params.group, action)
         note_starts(queue, waiting, action, devices, params, memory)
     if params.priced:
         enter(queue, queue_id, waiting, seen_before, terms, memory, scratch)

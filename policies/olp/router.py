@@ -120,6 +120,8 @@ class OnlineLp(Policy):
             raise ValueError(
                 "olp: slowdown=true: it is learned where devices only decode, these prefill, too"
             )
+        if given.slowdown and not priced:
+            raise ValueError("olp: slowdown=true: time has no price with pricing=none")
         slowdown = fluid and not self.spec.prefill if given.slowdown is None else given.slowdown
         corrected = fluid and not self.spec.prefill if given.correct is None else given.correct
         drift = given.drift_window if given.drift and priced else 0
@@ -217,7 +219,6 @@ class OnlineLp(Policy):
             pace=np.zeros(g),
             share=np.ones(g),
             slow=SlowScratch(
-                group=group,
                 delay=np.zeros(g),
                 kv_time=np.zeros(g),
                 whole=np.zeros(g),

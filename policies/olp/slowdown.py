@@ -9,17 +9,20 @@ device g at slot θ, a newcomer of s prompt tokens and n slots loses
 periods for itself and the others there together, b_g being the wait for the boundary at which it
 can join. Of devices that are alike, the one with the smallest L_g gets the request. Its cost is
 
-    β L_g + γ b_g + max(α (L_g - b_g) / pace,  P κ / pace * sum over θ < n of (s + 1 + θ)),
+    β (L_g + b_g) + γ b_g + τ + (P κ / pace * sum over θ < n of (s + 1 + θ)  -  τ)_+ ,
 
-in shares of the largest reward: latency lost by all, and the larger of the tokens that are not
-emitted and of what the time is worth to those who wait. P is the price of a whole device for one
-iteration, p_bat B + p_mem M averaged over the look-ahead: what slows a device down takes all of it
-for longer. This cost counts in the index that orders requests. The test that holds a request back
-counts `HELD_BACK` of the last term, as prices lag behind the end of a burst.
+    τ = α L_g / pace,
+
+in shares of the largest reward, with L_g from now on without b_g: latency lost by all, tokens that
+are not emitted, and what the time is worth to those who wait where that is more. P is the price of
+a whole device for one iteration, p_bat B + p_mem M averaged over the look-ahead: what slows a
+device down takes all of it for longer. This cost counts in full in what orders requests. In the
+test that holds a request back the last term counts for a quarter (`HELD_BACK`), as prices lag
+behind the end of a burst.
 
 κ is learned from telemetry: the last iteration's length, regressed on KV and batch size of the same
 device with an intercept, old observations forgotten. Where iterations are of one length κ is 0
-exactly, every L_g is 0, and OLP is as without this.
+exactly; if that is also the period's, every b_g is 0 too and OLP is as without this.
 """
 
 from __future__ import annotations
@@ -100,6 +103,7 @@ def prepare(
     lookahead: int,
     mem_scale: float,
     period_s: float,
+    group: np.ndarray,
     trend: np.ndarray,
     slow: SlowScratch,
 ) -> None:
@@ -110,12 +114,13 @@ def prepare(
         prices: (blocks, 2, rows, lanes), as learned.
         width: devices per block of the grid.
         period_s: as float32 holds it [s].
+        group: (G,) row of ``trend`` of each device.
         trend: (groups, len(Trend)).
     """
-    watch_iterations(devices, slow.group, period_s, trend)
+    watch_iterations(devices, group, period_s, trend)
     for g in range(devices.shape[0]):
         slow.delay[g] = np.float64(devices[g, Device.TIME_TO_END]) / period_s
-        slow.kv_time[g] = kv_time(trend[slow.group[g]])
+        slow.kv_time[g] = kv_time(trend[group[g]])
         if slow.kv_time[g] == 0.0:
             continue
         own = prices[load[g, Load.BLOCK]]
@@ -162,10 +167,9 @@ def time_cost(
         lost: from `lost_time`.
         pace: length of an iteration of the device [periods].
     """
-    wait = slow.delay[g] * terms.waiting_cost / (terms.patience_s / terms.period_s)
     tokens = terms.scale * terms.alpha * lost / pace
     grown = length * (prompt + 1.0 + 0.5 * (length - 1.0))
     worth = slow.whole[g] * slow.kv_time[g] / pace * grown if slow.kv_time[g] > 0.0 else 0.0
     more = max(worth - tokens, 0.0)
-    cost = terms.scale * (terms.beta * lost + wait) + tokens + more
+    cost = terms.scale * (terms.beta * lost + terms.waiting * slow.delay[g]) + tokens + more
     return cost, (1.0 - HELD_BACK) * more

@@ -126,7 +126,7 @@ class Terms(NamedTuple):
     indexed: int
     aging: float  #: a / D [1/s], see ``columns.index``
     selective: int  #: 1: only positive margins start
-    waiting_cost: float  #: (beta + gamma) * D, what every request loses by waiting D
+    waiting: float  #: beta + gamma, what every request loses by waiting for a period
     patience_s: float  #: D [s]
     width: int  #: devices per block of the grid
     bits: int  #: of the grid
@@ -160,9 +160,8 @@ class OlpMemory(NamedTuple):
 
 
 class SlowScratch(NamedTuple):
-    """What ``slowdown.py`` knows of this period; zeros where it is switched off."""
+    """What ``slowdown.py`` knows of this period; zeros, and never written, where it is off."""
 
-    group: np.ndarray  #: (G,) int64, constant: group of devices that are alike
     delay: np.ndarray  #: (G,) float64, wait for the boundary at which a newcomer joins [periods]
     kv_time: np.ndarray  #: (G,) float64, κ [periods per token]
     whole: np.ndarray  #: (G,) float64, P, price of a whole device for one iteration

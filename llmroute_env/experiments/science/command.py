@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from llmroute_env.experiments.cli import status_of
 from llmroute_env.experiments.science.episodes import Cell, Episodes
 from llmroute_env.experiments.science.play import play
 
@@ -74,15 +74,12 @@ def play_all(
 
 def guarded(job: Callable[[], Any], console: Console) -> int:
     """Run a command; faults of the user end in one line."""
-    try:
+
+    def run() -> int:
         job()
-    except (ValueError, OSError) as error:
-        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        return 2
-    except KeyboardInterrupt:
-        console.print("interrupted: the same command goes on with what is missing")
-        return 130
-    return 0
+        return 0
+
+    return status_of(run, console)
 
 
 def cores() -> int:
