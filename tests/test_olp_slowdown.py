@@ -104,7 +104,9 @@ def test_lost_time_is_that_of_a_loop_over_slots(seed: int) -> None:
         meet(load, policy.scratch.leaving, g, slow)
         stays = [
             (float(active[g, row, Active.KV]), remaining_slots(float(left)))
-            for row, left in enumerate(active[g, : int(devices[g, Device.ACTIVE]), 1])
+            for row, left in enumerate(
+                active[g, : int(devices[g, Device.ACTIVE]), Active.REMAINING]
+            )
         ]
         queued = int(devices[g, Device.FIFO_LENGTH])  # its totals: equal requests, from slot 0
         if queued:
