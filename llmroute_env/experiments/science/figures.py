@@ -39,7 +39,8 @@ def write(directory: Path, frames: Frames) -> list[Path]:
 
 def _ladder(table: pd.DataFrame, path: Path) -> Path:
     cells = list(dict.fromkeys(table["cell"]))
-    figure = style.new_figure(10.5, 1.0 + 1.9 * len(cells))
+    steps = max(table.groupby("cell")["policy"].nunique())
+    figure = style.new_figure(11.5, 1.0 + (0.6 + 0.19 * steps) * len(cells))
     panels = style.subplots(figure, len(cells), 3)
     metrics = ("eel_mean_s", "eel_p99_s", "slo_attainment")
     for row, cell in enumerate(cells):
@@ -49,7 +50,7 @@ def _ladder(table: pd.DataFrame, path: Path) -> Path:
             for at, (_, one) in enumerate(own.iterrows()):
                 color = style.PALETTE[at % len(style.PALETTE)]
                 _whisker(axes, one, at, color)
-            axes.set_yticks(range(len(own)), [style.short(p) for p in own["policy"]])
+            axes.set_yticks(range(len(own)), own["policy"], fontsize=7)
             axes.set_ylim(len(own) - 0.5, -0.5)
             axes.tick_params(axis="y", length=0, labelleft=column == 0)
             axes.grid(axis="y", visible=False)

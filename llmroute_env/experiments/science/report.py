@@ -56,7 +56,7 @@ def write(study: Study) -> Path:
     arena = _arena(study, images)
     more = registry.pages(study.out, images, quick=study.quick, play=study.play)
     top = summary.lines(frames, study.arena)
-    beyond = registry.headlines(study.out, quick=study.quick)
+    beyond = [*summary.time(frames), *registry.headlines(study.out, quick=study.quick)]
     lines = [
         "# Results",
         "",

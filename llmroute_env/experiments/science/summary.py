@@ -175,12 +175,13 @@ def _attribution(frames: Frames) -> str:
         sweeps.PRICES: "paper pricing over none",
         sweeps.FUTURE: "fluid prices over paper's, same ranking",
         sweeps.RANKING: "then ranking by loss per price instead of margin",
-        sweeps.TIME: "then the price of time",
     }
     worth = []
     for adds, text in steps.items():
         own = []
         for name, part in only(found, adds=adds, metric="reward").groupby("cell", sort=False):
+            if not str(name).startswith("LMSYS"):
+                continue
             short = str(name).replace("LMSYS ", "").replace(" ±20%", "")
             own.append(f"{short} {_p(records(part)[0], 'gain_pct', 'gain_low', 'gain_high')}")
         if own:
@@ -190,6 +191,25 @@ def _attribution(frames: Frames) -> str:
         f"**Where the mean gain over LOR comes from** ({cell}): {', '.join(words)}. What prices "
         f"add to the realized objective, {'; '.join(worth)}."
     )
+
+
+def time(frames: Frames) -> list[str]:
+    """What prices of time add where iterations are not of one length."""
+    found = only(frames["ladder"], adds=sweeps.TIME)
+    words = [
+        f"{row['cell'].rpartition('[')[2].rstrip(']')} weights "
+        f"{_p(row, 'gain_pct', 'gain_low', 'gain_high')}"
+        for row in records(only(found, metric="reward"))
+    ]
+    if not words:
+        return []
+    mean = first(found, metric="eel_mean_s")
+    return [
+        "**Time** (A100 conversation, 20% overload): an iteration reads the KV of its whole batch, "
+        "so a request delays all others on its device. Learned from telemetry and priced, that "
+        f"adds to the objective of fluid OLP: {', '.join(words)}; mean EEL, average weights, "
+        f"{_p(mean, 'gain_pct', 'gain_low', 'gain_high')}. In the lock-step model it is nothing."
+    ]
 
 
 def _weights(frames: Frames) -> str:
