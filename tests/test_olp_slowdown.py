@@ -32,7 +32,7 @@ from policies.olp.slowdown import (
     time_cost,
     watch_iterations,
 )
-from policies.olp.state import Load, Terms, Trend
+from policies.olp.state import Load, Slow, Terms, Trend
 
 FLUID = "olp:pricing=fluid"
 WITHOUT = f"{FLUID}:slowdown=false"
@@ -84,8 +84,7 @@ def prepared(scene: Scene, **changes: Any) -> tuple[OnlineLp, dict[str, np.ndarr
     devices, active = observation["devices"], observation["active"]
     read_load(devices, policy.params.context_limit, policy.params.grid.block, scratch.load)
     open_devices(devices, active, scratch.load, scratch.leaving, scratch.peaks)
-    scratch.slow.kv_time[:] = 0.5
-    scratch.slow.whole[:] = 3.0
+    scratch.slow[:, : Slow.COMPANY] = 0.0, 0.5, 3.0
     return policy, observation
 
 
@@ -128,7 +127,7 @@ def test_the_cost_is_latency_and_the_larger_of_tokens_and_the_price_of_time(
 ) -> None:
     policy, _ = prepared(Scene([Gpu(batch=[(20, 40.0)])], []))
     slow = policy.scratch.slow
-    slow.delay[0], slow.whole[0] = 0.25, whole
+    slow[0, : Slow.COMPANY] = 0.25, 0.5, whole
     terms = Terms(*(0.0,) * len(Terms._fields))._replace(
         scale=0.1, alpha=alpha, beta=1.0, waiting=1.5
     )
@@ -148,11 +147,21 @@ def test_the_price_of_a_device_is_that_of_its_slots_and_tokens() -> None:
     prices = np.random.default_rng(1).random((2, 3, 40))
     group = np.zeros(3, np.int64)
     memory.trend[0, [Trend.COUNT, Trend.KV_KV, Trend.KV_TIME]] = NEEDED, 1.0, 0.01
-    args = (policy.scratch.load, grid.block, 40, 0.02, 1.0, group, memory.trend, slow)
+    args = (
+        policy.scratch.load,
+        grid.block,
+        40,
+        0.02,
+        1.0,
+        group,
+        memory.trend,
+        policy.scratch.running,
+        slow,
+    )
     prepare(observation["devices"], to_lanes(grid, prices), *args)
     mean = prices.mean(axis=2)
     slots, tokens = np.array([4, 2, 4]), np.array([100, 300, 100])
-    assert_allclose(slow.whole, mean[0] * slots + 0.02 * mean[1] * tokens, rtol=1e-12)
+    assert_allclose(slow[:, Slow.WHOLE], mean[0] * slots + 0.02 * mean[1] * tokens, rtol=1e-12)
 
 
 def test_a_request_goes_where_the_least_time_is_lost_not_where_most_slots_are_free() -> None:

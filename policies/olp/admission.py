@@ -77,7 +77,6 @@ def admit(
     terms: Terms,
     memory: OlpMemory,
     scratch: OlpScratch,
-    group: np.ndarray,
     action: np.ndarray,
 ) -> None:
     """Rank the visible requests and write the admissions of this period into ``action``.
@@ -110,7 +109,6 @@ def admit(
             peaks,
             sums,
             carry,
-            group,
             slow,
         )
         if g < 0:
@@ -142,7 +140,6 @@ def admit(
             peaks,
             sums,
             carry,
-            group,
             slow,
         )
         if g < 0:

@@ -14,7 +14,7 @@ from llmroute_env.jit import compiled
 from policies.olp.columns import index, plan_on, reward, token_worth
 from policies.olp.prices import column_cost
 from policies.olp.slowdown import lost_time, time_cost
-from policies.olp.state import Load, SlowScratch, Terms
+from policies.olp.state import Load, Slow, Terms
 
 
 @compiled
@@ -72,8 +72,8 @@ def _score(
     load: np.ndarray,
     sums: np.ndarray,
     carry: np.ndarray,
-    lost: float,
-    slow: SlowScratch,
+    time: float,
+    lenient: float,
 ) -> float:
     """What a (request, device) pair is ranked by: its margin, or its index.
 
@@ -81,7 +81,6 @@ def _score(
     a margin of 0 or less makes it negative, and the pair is not started.
     """
     cost = price(prompt, length, g, terms, load, sums, carry)
-    time, lenient = time_cost(prompt, length, lost, g, pace[g], terms, slow)
     if terms.indexed == 0:
         return worth - cost - time
     # Prices end with the look-ahead, and what is beyond would be free.
@@ -106,12 +105,11 @@ def best_device(
     peaks: np.ndarray,
     sums: np.ndarray,
     carry: np.ndarray,
-    group: np.ndarray,
-    slow: SlowScratch,
+    slow: np.ndarray,
 ) -> tuple[float, int, int]:
     """Device for a request, of those that can take it: its score there, the device, the length.
 
-    The best score decides between groups. Within one, neighbours in ``group``, the device on which
+    The best score decides between groups. Within one, neighbours in a group, the device on which
     the least time is lost does, of those with a score above 0 if there are any.
     """
     best, least = -np.inf, np.inf
@@ -126,15 +124,18 @@ def best_device(
             length, worth = offer(prompt, predicted, waited_s, limit, speed, terms)
         if length == 0 or not fits(load, peaks, g, length, prompt):
             continue
-        if chosen >= 0 and group[g] != group[chosen]:
+        if chosen >= 0 and load[g, Load.GROUP] != load[chosen, Load.GROUP]:
             if other < 0 or _better(best, load, chosen, other_best, other, pointer):
                 other, other_best, other_planned = chosen, best, planned
             best, least, chosen = -np.inf, np.inf, -1
-        lost = lost_time(prompt, length, g, slow)
+        lost, time, lenient = 0.0, 0.0, 0.0
+        if terms.slowdown:
+            lost = lost_time(prompt, length, g, slow)
+            time, lenient = time_cost(prompt, length, lost, g, pace[g], terms, slow)
+            lost += slow[g, Slow.DELAY]
         score = _score(
-            prompt, length, waited_s, worth, g, pace, terms, load, sums, carry, lost, slow
+            prompt, length, waited_s, worth, g, pace, terms, load, sums, carry, time, lenient
         )
-        lost += slow.delay[g]
         sooner = lost < least or (lost == least and _better(score, load, g, best, chosen, pointer))
         if (score > 0.0 and best <= 0.0) or ((score > 0.0) == (best > 0.0) and sooner):
             best, least, chosen, planned = score, lost, g, length

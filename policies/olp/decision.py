@@ -176,6 +176,7 @@ def decide(
     expect(queue, waiting, devices, active, params.forget, memory, scratch)
     expected = scratch.active
     read_load(devices, params.context_limit, params.grid.block, load)
+    load[:, Load.GROUP] = params.group
     if params.prefill:
         steps, shared, chunk_tokens = params.steps, params.shared, params.chunk_tokens
         as_decoding(devices, active, steps, shared, chunk_tokens, load, expected)
@@ -229,6 +230,7 @@ def decide(
         params.steps,
         _largest(devices, params.context_limit),
         params.period_s,
+        params.slowdown,
     )
     if params.priced:
         mem_scale = params.mem_scale
@@ -260,11 +262,12 @@ def decide(
                 np.float64(np.float32(params.period_s)),
                 params.group,
                 memory.trend,
+                scratch.running,
                 scratch.slow,
             )
         _record(params, memory)
     if waiting > 0 and open_devices(devices, expected, load, scratch.leaving, scratch.peaks) > 0:
-        admit(queue, waiting, params.work_conserving, terms, memory, scratch, params.group, action)
+        admit(queue, waiting, params.work_conserving, terms, memory, scratch, action)
         note_starts(queue, waiting, action, devices, params, memory)
     if params.priced:
         enter(queue, queue_id, waiting, seen_before, terms, memory, scratch)

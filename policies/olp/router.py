@@ -22,7 +22,7 @@ from policies.olp.requirements import (
     target_rows,
 )
 from policies.olp.slowdown import kv_time
-from policies.olp.state import Load, Number, OlpMemory, OlpParams, OlpScratch, SlowScratch, Trend
+from policies.olp.state import Load, Number, OlpMemory, OlpParams, OlpScratch, Slow, Trend
 from policies.olp.tracking import Sent, end_row
 
 _WEIGHTS = ("alpha", "beta", "gamma", "sigma", "zeta1", "zeta2", "tail_eel_s", "tail_ttft_s")
@@ -218,12 +218,7 @@ class OnlineLp(Policy):
             heap=np.zeros(w, np.int64),
             pace=np.zeros(g),
             share=np.ones(g),
-            slow=SlowScratch(
-                delay=np.zeros(g),
-                kv_time=np.zeros(g),
-                whole=np.zeros(g),
-                company=np.zeros((g, 2, h + 1)),
-            ),
+            slow=np.zeros((g, Slow.COMPANY + 2 * (h + 1))),
         )
         return Build(params, memory, scratch)
 

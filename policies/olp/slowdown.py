@@ -32,7 +32,7 @@ import numpy as np
 from llmroute_env.jit import compiled
 from llmroute_env.spaces import Device
 from policies.olp.layout import Resource
-from policies.olp.state import Load, SlowScratch, Terms, Trend
+from policies.olp.state import Load, Slow, Terms, Trend
 
 #: Share of the price of time in the test that holds a request back.
 HELD_BACK = 0.25
@@ -105,9 +105,10 @@ def prepare(
     period_s: float,
     group: np.ndarray,
     trend: np.ndarray,
-    slow: SlowScratch,
+    running: np.ndarray,
+    slow: np.ndarray,
 ) -> None:
-    """Learn κ from this period's telemetry and fill ``slow`` but for its company.
+    """Learn κ from this period's telemetry and fill ``slow`` up to its company.
 
     Args:
         devices: ``obs["devices"]`` (G, 11).
@@ -116,31 +117,43 @@ def prepare(
         period_s: as float32 holds it [s].
         group: (G,) row of ``trend`` of each device.
         trend: (groups, len(Trend)).
+        running: (4, lanes), zero before and after.
     """
     watch_iterations(devices, group, period_s, trend)
+    known = 0.0
     for g in range(devices.shape[0]):
-        slow.delay[g] = np.float64(devices[g, Device.TIME_TO_END]) / period_s
-        slow.kv_time[g] = kv_time(trend[group[g]])
-        if slow.kv_time[g] == 0.0:
-            continue
-        own = prices[load[g, Load.BLOCK]]
-        batch, memory = 0.0, 0.0
-        for row in range(own.shape[1]):
-            for at in range(load[g, Load.LANE], own.shape[2], width):
-                batch += own[Resource.BATCH, row, at]
-                memory += own[Resource.MEMORY, row, at]
-        memory *= mem_scale * load[g, Load.KV_LIMIT]
-        slow.whole[g] = (batch * load[g, Load.BATCH_LIMIT] + memory) / lookahead
+        slow[g, Slow.DELAY] = np.float64(devices[g, Device.TIME_TO_END]) / period_s
+        slow[g, Slow.KV_TIME] = kv_time(trend[group[g]])
+        known = max(known, slow[g, Slow.KV_TIME])
+    if known == 0.0:
+        return
+    for block in range(prices.shape[0]):
+        for resource in range(2):
+            own, total = prices[block, resource], running[resource]
+            for row in range(own.shape[0]):
+                for at in range(own.shape[1]):
+                    total[at] += own[row, at]
+        for lane in range(min(width, load.shape[0] - block * width)):
+            g = block * width + lane
+            batch, memory = 0.0, 0.0
+            for at in range(lane, running.shape[1], width):
+                batch += running[Resource.BATCH, at]
+                memory += running[Resource.MEMORY, at]
+            memory *= mem_scale * load[g, Load.KV_LIMIT]
+            slow[g, Slow.WHOLE] = (batch * load[g, Load.BATCH_LIMIT] + memory) / lookahead
+        running[:2] = 0.0
 
 
 @compiled
-def meet(load: np.ndarray, leaving: np.ndarray, g: int, slow: SlowScratch) -> None:
+def meet(load: np.ndarray, leaving: np.ndarray, g: int, slow: np.ndarray) -> None:
     """Sum up whom a newcomer to device g would meet, by the length of its stay."""
-    if slow.kv_time[g] == 0.0:
+    if slow[g, Slow.KV_TIME] == 0.0:
         return
     count, leads = load[g, Load.USED], load[g, Load.TOKENS]
-    fixed, requests = slow.company[g, 0], slow.company[g, 1]
-    for slot in range(leaving.shape[2]):
+    slots = leaving.shape[2]
+    fixed = slow[g, Slow.COMPANY : Slow.COMPANY + slots + 1]
+    requests = slow[g, Slow.COMPANY + slots + 1 :]
+    for slot in range(slots):
         count -= leaving[g, 0, slot]
         leads -= leaving[g, 1, slot]
         fixed[slot + 1] = fixed[slot] + (leads + 2 * slot * count)
@@ -148,18 +161,20 @@ def meet(load: np.ndarray, leaving: np.ndarray, g: int, slow: SlowScratch) -> No
 
 
 @compiled
-def lost_time(prompt: int, length: int, g: int, slow: SlowScratch) -> float:
+def lost_time(prompt: int, length: int, g: int, slow: np.ndarray) -> float:
     """L_g without the wait for the boundary [periods]; beyond the look-ahead as within."""
-    if slow.kv_time[g] == 0.0:
+    if slow[g, Slow.KV_TIME] == 0.0:
         return 0.0
-    top = min(length, slow.company.shape[2] - 1)
-    tokens = slow.company[g, 0, top] + (prompt + 1.0) * slow.company[g, 1, top]
-    return slow.kv_time[g] * tokens * (length / top)  # type: ignore[no-any-return]
+    sums = (slow.shape[1] - Slow.COMPANY) // 2
+    top = min(length, sums - 1)
+    requests = slow[g, Slow.COMPANY + sums + top]
+    tokens = slow[g, Slow.COMPANY + top] + (prompt + 1.0) * requests
+    return slow[g, Slow.KV_TIME] * tokens * (length / top)  # type: ignore[no-any-return]
 
 
 @compiled
 def time_cost(
-    prompt: int, length: int, lost: float, g: int, pace: float, terms: Terms, slow: SlowScratch
+    prompt: int, length: int, lost: float, g: int, pace: float, terms: Terms, slow: np.ndarray
 ) -> tuple[float, float]:
     """Cost of a start on device g, and the part of it that does not hold a request back.
 
@@ -169,7 +184,7 @@ def time_cost(
     """
     tokens = terms.scale * terms.alpha * lost / pace
     grown = length * (prompt + 1.0 + 0.5 * (length - 1.0))
-    worth = slow.whole[g] * slow.kv_time[g] / pace * grown if slow.kv_time[g] > 0.0 else 0.0
+    worth = slow[g, Slow.WHOLE] * slow[g, Slow.KV_TIME] / pace * grown
     more = max(worth - tokens, 0.0)
-    cost = terms.scale * (terms.beta * lost + terms.waiting * slow.delay[g]) + tokens + more
-    return cost, (1.0 - HELD_BACK) * more
+    latency = terms.beta * lost + terms.waiting * slow[g, Slow.DELAY]
+    return terms.scale * latency + tokens + more, (1.0 - HELD_BACK) * more

@@ -54,6 +54,7 @@ class Load(IntEnum):
     FIFO_STAY = 9  #: mean planned stay of the FIFO's contents [slots]
     FIFO_LEAD = 10  #: their KV tokens at slot 0 [tokens]
     BUDGET = 11  #: prefill tokens that the boundary's iteration has left, NO_BUDGET without one
+    GROUP = 12  #: group of devices that are alike
 
 
 class Trend(IntEnum):
@@ -135,6 +136,7 @@ class Terms(NamedTuple):
     steps: int  #: slots that a stay is longer than its tokens
     largest: int  #: most tokens s + o that some device of the fleet takes, up or down [tokens]
     period_s: float
+    slowdown: int  #: 1: the time that a request adds to iterations counts
 
 
 class OlpMemory(NamedTuple):
@@ -159,14 +161,16 @@ class OlpMemory(NamedTuple):
     trend: np.ndarray  #: (groups, len(Trend)) float64
 
 
-class SlowScratch(NamedTuple):
-    """What ``slowdown.py`` knows of this period; zeros, and never written, where it is off."""
+class Slow(IntEnum):
+    """Columns of ``scratch.slow``, float64: what ``slowdown.py`` knows of a device this period.
 
-    delay: np.ndarray  #: (G,) float64, wait for the boundary at which a newcomer joins [periods]
-    kv_time: np.ndarray  #: (G,) float64, κ [periods per token]
-    whole: np.ndarray  #: (G,) float64, P, price of a whole device for one iteration
-    #: (G, 2, H + 1) float64, sums over slots θ < n of K + θ N [tokens], and of N [requests]
-    company: np.ndarray
+    One array: each one more that is passed down to the ranking of pairs costs every decision.
+    """
+
+    DELAY = 0  #: wait for the boundary at which a newcomer joins [periods]
+    KV_TIME = 1  #: κ [periods per token]
+    WHOLE = 2  #: P, price of a whole device for one iteration
+    COMPANY = 3  #: from here on, H + 1 sums over slots θ < n of K + θ N [tokens], then as many of N
 
 
 class OlpScratch(NamedTuple):
@@ -191,4 +195,4 @@ class OlpScratch(NamedTuple):
     heap: np.ndarray  #: (W,) int64, rows as a heap
     pace: np.ndarray  #: (G,) float64, length of an iteration [periods]
     share: np.ndarray  #: (G,) float64, arrivals of the look-ahead over those of the device's own
-    slow: SlowScratch
+    slow: np.ndarray  #: (G, Slow.COMPANY + 2 (H + 1)) float64; never written where it is off
