@@ -210,9 +210,18 @@ def test_shipped_arena_is_broad_and_faults_are_one_line(tmp_path: Path, capsys) 
     assert held.first_seed >= 1000
     assert held.of_family(held.designated)
     path = tmp_path / "wrong.yaml"
-    path.write_text(SMALL.replace("load: 0.3", "loud: 0.3"), encoding="utf-8")
-    assert arena_main(["--config", str(path), "--out", str(tmp_path / "out")]) == 2
-    assert "unknown key 'loud'" in capsys.readouterr().err
+    for text, said in (
+        (SMALL.replace("load: 0.3", "loud: 0.3"), "unknown key 'loud'"),
+        (SMALL.replace("load: 0.3", "load: abc"), "load 'abc' must be a number above 0"),
+        (SMALL.replace("weights:", "seeds: 3\nfamily:"), "weights is missing or empty"),
+        ("a: [", "not YAML"),
+        ("- a", "must be a mapping"),
+    ):
+        path.write_text(text, encoding="utf-8")
+        assert arena_main(["--config", str(path), "--out", str(tmp_path / "out")]) == 2
+        heard = capsys.readouterr().err
+        assert said in heard
+        assert heard.count("\n") == 1
 
 
 # --- the paper -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
+import yaml
 
 from llmroute_env.env import LLMRouteEnv
 from llmroute_env.experiments import runner
@@ -71,10 +72,7 @@ def load(path: Path, extra: Sequence[str] = ()) -> Arena:
     Raises:
         ValueError: an unknown key, a policy or scenario that cannot be made; one line.
     """
-    content = read_yaml(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: must be a mapping of keys")  # noqa: TRY004
-    _only(path, content, _KEYS)
+    content = _read(path)
     settings = {name: weights(values) for name, values in content["weights"].items()}
     cells: dict[tuple[str, str], Cell] = {}
     scenarios: dict[str, Scenario] = {}
@@ -85,7 +83,7 @@ def load(path: Path, extra: Sequence[str] = ()) -> Arena:
             raise ValueError(f"{path}: scenario {name} is there twice")
         scenario = Scenario.load(entry["base"], entry.get("set"))
         if "load" in entry:
-            scenario = at_load(scenario, float(entry["load"]))
+            scenario = at_load(scenario, _load(path, name, entry["load"]))
         scenarios[name] = scenario.with_overrides({"name": name})
         for weighting, values in settings.items():
             cells[name, weighting] = Cell(f"{name} [{weighting}]", scenarios[name], values)
@@ -132,6 +130,27 @@ def summary(arena: Arena, episodes: Episodes) -> pd.DataFrame:
                     | {"low": level.low, "high": level.high}
                 )
     return pd.DataFrame(rows)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The keys of an arena file, those that every arena has among them."""
+    try:
+        content = read_yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: must be a mapping of keys")  # noqa: TRY004
+    _only(path, content, _KEYS)
+    for key in ("policies", "weights", "scenarios"):
+        if not content.get(key):
+            raise ValueError(f"{path}: {key} is missing or empty")
+    return content
+
+
+def _load(path: Path, scenario: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{path}: scenario {scenario}: load {value!r} must be a number above 0")
+    return float(value)
 
 
 def _only(path: Path, content: Mapping[str, Any], allowed: frozenset[str]) -> None:
