@@ -99,17 +99,7 @@ def admit(
         predicted = scratch.predicted[row]
         waited = np.float64(queue[row, Queue.WAITED])
         best, g, _ = best_device(
-            prompt,
-            predicted,
-            waited,
-            pointer[0],
-            pace,
-            terms,
-            load,
-            peaks,
-            sums,
-            carry,
-            slow,
+            prompt, predicted, waited, pointer[0], pace, terms, load, peaks, sums, carry, slow
         )
         if g < 0:
             continue
@@ -130,17 +120,7 @@ def admit(
         predicted = scratch.predicted[row]
         waited = np.float64(queue[row, Queue.WAITED])
         best, g, length = best_device(
-            prompt,
-            predicted,
-            waited,
-            pointer[0],
-            pace,
-            terms,
-            load,
-            peaks,
-            sums,
-            carry,
-            slow,
+            prompt, predicted, waited, pointer[0], pace, terms, load, peaks, sums, carry, slow
         )
         if g < 0:
             continue
