@@ -10,6 +10,7 @@ from typing import Final
 
 from rich.markdown import Markdown
 
+from llmroute_env.command_line import cores
 from llmroute_env.experiments.cli import split_policies
 from llmroute_env.experiments.science import arena, command
 from llmroute_env.experiments.science.bounds import Bounds
@@ -71,7 +72,7 @@ def _play(options: argparse.Namespace) -> None:
             bounds.run(
                 held,
                 seeds[:count],
-                processes=options.jobs or command.cores(),
+                processes=options.jobs or cores(),
                 minutes=options.bound_minutes,
             )
     text = arena_report.write(held, episodes, bounds, options.out)

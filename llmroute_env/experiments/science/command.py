@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from llmroute_env.command_line import cores
 from llmroute_env.experiments.cli import status_of
 from llmroute_env.experiments.science.episodes import Cell, Episodes
 from llmroute_env.experiments.science.play import play
@@ -80,10 +81,3 @@ def guarded(job: Callable[[], Any], console: Console) -> int:
         return 0
 
     return status_of(run, console)
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    from joblib import cpu_count
-
-    return int(cpu_count())

@@ -22,8 +22,8 @@ from typing import Any, Final, Protocol, cast
 
 import pandas as pd
 
+from llmroute_env.command_line import cores
 from llmroute_env.experiments.records import write_text
-from llmroute_env.experiments.science import command
 from llmroute_env.experiments.science.play import code_version
 from llmroute_env.experiments.science.rows import Row, records
 
@@ -68,7 +68,7 @@ def parallel(function: Callable[..., Any], jobs: Iterable[Sequence[Any]]) -> lis
     """``[function(*job) for job in jobs]`` on all cores; the function must be importable."""
     from joblib import Parallel, delayed
 
-    found: list[Any] = Parallel(n_jobs=command.cores())(delayed(function)(*job) for job in jobs)
+    found: list[Any] = Parallel(n_jobs=cores())(delayed(function)(*job) for job in jobs)
     return found
 
 
