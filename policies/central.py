@@ -196,6 +196,11 @@ class CentralParameters(PolicyParameters):
 
     fit: Literal["best", "balance"] = "balance"
 
+    @property
+    def fit_code(self) -> Fit:
+        """``fit`` as compiled code reads it."""
+        return Fit[self.fit.upper()]
+
 
 class CentralFifo(Policy):
     """Central first-come-first-served queue with best fit. Information: none.
@@ -223,7 +228,7 @@ class CentralFifo(Policy):
         w = self.spec.window
         return Build(
             CentralParams(
-                int(Fit[self.parameters.fit.upper()]), shortest_first, aging / self.spec.period_s
+                int(self.parameters.fit_code), shortest_first, aging / self.spec.period_s
             ),
             TieMemory(np.zeros(1, np.int64)),
             CentralScratch(

@@ -222,7 +222,7 @@ class McSf(Policy):
         g, w = self.spec.devices, self.spec.window
         return Build(
             McSfParams(
-                int(Fit[self.parameters.fit.upper()]),
+                int(self.parameters.fit_code),
                 self.parameters.skip,
                 np.array(self.spec.context_limit, np.int64),
             ),
