@@ -169,6 +169,7 @@ def decide(
     """Decide one period. Shapes: ``policies.base.Kernels``."""
     action[:] = 0
     numbers, load = memory.numbers, scratch.load
+    period_s = np.float64(np.float32(params.period_s))  # as the telemetry has it
     waiting = 0
     while waiting < queue_id.shape[0] and queue_id[waiting] >= 0:
         waiting += 1
@@ -190,7 +191,7 @@ def decide(
     keep_pace(
         devices,
         params.group,
-        np.float64(np.float32(params.period_s)),
+        period_s,
         params.smoothing,
         iteration,
         memory.pace,
@@ -259,7 +260,7 @@ def decide(
                 grid.block,
                 grid.lookahead,
                 mem_scale,
-                np.float64(np.float32(params.period_s)),
+                period_s,
                 params.group,
                 memory.trend,
                 scratch.running,
